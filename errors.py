@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Every exception gradopt raises on purpose. A message names the op or argument, what was expected,
+what came, what to do.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+
+@dataclasses.dataclass(frozen=True)
+class Diagnostic:
+    """A fault in the IR and where it is."""
+
+    file: str
+    line: int
+    column: int
+    severity: str
+    message: str
+
+    def __str__(self) -> str:
+        where = f"{self.file}:{self.line}:{self.column}" if self.file else "<unknown>"
+        return f"{where}: {self.severity}: {self.message}"
+
+
+class GradoptError(Exception):
+    """Base of all errors raised by gradopt."""
+
+
+class OpError(GradoptError, ValueError):
+    """An op was given operands or attributes that its definition does not allow."""
+
+    located = False
+    """True once the message starts with the user's source line."""
+
+
+class TraceError(GradoptError, TypeError):
+    """A Python function or graph cannot be captured as it is written."""
+
+
+class GradientError(GradoptError, ValueError):
+    """A gradient was asked for that does not exist: integer input, unreachable input, op without a
+    rule.
+    """
+
+
+class PassError(GradoptError, RuntimeError):
+    """A pass failed; the message is that of its diagnostics, a line each."""
+
+    def __init__(self, diagnostics: Sequence[Diagnostic]) -> None:
+        super().__init__("\n".join(map(str, diagnostics)))
+        self.diagnostics = list(diagnostics)
+
+
+class PipelineError(GradoptError, ValueError):
+    """A pass pipeline is malformed, or names a pass or option that does not exist."""
+
+
+class ArgumentError(GradoptError, TypeError):
+    """A function was called with arguments of another structure, shape or dtype than it takes."""
+
+
+class DonationError(ArgumentError):
+    """A donated array was used again, or was given twice."""
+
+
+class CompileError(GradoptError, RuntimeError):
+    """The target's compiler failed on every rung of the fallback ladder, or ran out of time."""
+
+
+class ArtifactError(GradoptError, RuntimeError):
+    """A compiled artifact is damaged, or was made for another version or machine."""
