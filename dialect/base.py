@@ -1,0 +1,372 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""The gradopt dialect and the base class of its ops.
+
+An op is one class: a docstring (one sentence, the formula, an IR example), its fields, and three
+hooks: `infer` (result types from operand types), `reference` (NumPy), `vjp` (gradient, in gradopt
+ops) or `NO_GRADIENT`.
+"""
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from ..errors import OpError
+from . import attributes as kinds
+from . import builder as builders
+from .attributes import AttributeKind
+from .mlir import ext, ir
+from .types import TensorSpec, float32, is_float, is_narrow
+
+if TYPE_CHECKING:  # what an instance's field holds
+    from .tensor import Tensor
+
+    Operand: TypeAlias = Tensor
+    Operands: TypeAlias = Sequence[Tensor]
+    Result: TypeAlias = Tensor
+    Results: TypeAlias = Sequence[Tensor]
+    FunctionValue: TypeAlias = ir.Value
+    Ints: TypeAlias = tuple[int, ...]
+    Int: TypeAlias = int
+    Float: TypeAlias = float
+    Bool: TypeAlias = bool
+    Str: TypeAlias = str
+    DType: TypeAlias = np.dtype
+    Elements: TypeAlias = np.ndarray
+    Symbol: TypeAlias = str
+else:  # what declares the field
+    Operand, Operands = ext.Operand[ir.RankedTensorType], Sequence[ext.Operand[ir.RankedTensorType]]
+    Result, Results = ext.Result[ir.RankedTensorType], Sequence[ext.Result[ir.RankedTensorType]]
+    FunctionValue = ext.Result[Any]
+    Ints, Int, Float, Bool, Str = kinds.Ints, kinds.Int, kinds.Float, kinds.Bool, kinds.Str
+    DType, Elements, Symbol = kinds.DType, kinds.Elements, kinds.Symbol
+
+REQUIRED: Any = object()
+"""Default of an attribute that has none."""
+
+OPS: dict[str, type["Op"]] = {}
+"""Every op of the dialect by mnemonic."""
+
+
+def _no_gradient(self: "Op", *cotangents: Any) -> Any:
+    raise TypeError(f"{type(self).OPERATION_NAME} has no gradient by definition")
+
+
+NO_GRADIENT: Any = _no_gradient
+"""In the place of `vjp`: the gradient is zero, or does not exist, by mathematics. The
+differentiation pass never calls it.
+"""
+
+
+class Gradopt(ext.Dialect, name="gradopt"):
+    """Tensor programs that can be differentiated."""
+
+
+class Op(Gradopt.Operation, traits=[ext.Pure]):
+    """Base of all ops. A field's annotation says what it is: Operand, Operands, Result, Results or
+    an attribute kind.
+    """
+
+    # Not annotated: an annotation in an op class declares a field.
+    MNEMONIC = ""
+    ATTRIBUTES = {}  # field -> (AttributeKind, default)
+    OPERANDS = {}  # field -> whether it is variadic; RESULTS likewise
+    RESULTS = {}
+    WIDEN = True  # False for ops on bits, whose reference must see 16-bit floats as they are
+
+    if TYPE_CHECKING:
+        OPERATION_NAME: str
+        reference: Callable[..., Any]
+        vjp: Callable[..., Any]
+
+    def __init_subclass__(cls, *, name: str | None = None, **options: Any) -> None:
+        declared = inspect.get_annotations(cls)
+        cls.ATTRIBUTES, cls.OPERANDS, cls.RESULTS = (
+            dict(cls.ATTRIBUTES),
+            dict(cls.OPERANDS),
+            dict(cls.RESULTS),
+        )
+        for field, kind in declared.items():
+            if isinstance(kind, AttributeKind):
+                cls.ATTRIBUTES[field] = (kind, cls.__dict__.get(field, REQUIRED))
+                if field in cls.__dict__:
+                    delattr(cls, field)
+                    del cls.__annotations__[
+                        field
+                    ]  # IRDL has no optional attributes; ours are checked by `verify_invariants`
+                else:
+                    cls.__annotations__[field] = Any
+            elif kind in (Operand, Operands):
+                cls.OPERANDS[field] = kind is Operands
+            elif kind in (Result, Results, FunctionValue):
+                cls.RESULTS[field] = kind is Results
+        if name:
+            cls.MNEMONIC = name
+            OPS[name] = cls
+        super().__init_subclass__(name=name, **options)
+        if name:
+            cls._add_accessors()
+
+    @classmethod
+    def _add_accessors(cls) -> None:
+        """Fields read as Tensors and Python values instead of MLIR's."""
+        for index, (field, variadic) in enumerate(cls.OPERANDS.items()):
+            setattr(
+                cls,
+                field,
+                property(_reader("operands", index, variadic, list(cls.OPERANDS.values()))),
+            )
+        for index, (field, variadic) in enumerate(cls.RESULTS.items()):
+            setattr(
+                cls,
+                field,
+                property(_reader("results", index, variadic, list(cls.RESULTS.values()))),
+            )
+        for field in cls.ATTRIBUTES:
+            setattr(cls, field, property(lambda self, field=field: self.read_attribute(field)))
+
+    # --- the hooks --------------------------------------------------------------------------------
+
+    @classmethod
+    def infer(cls, *operands: TensorSpec, **attributes: Any) -> TensorSpec | tuple[TensorSpec, ...]:
+        """The result types; raises what `cls.error` makes when operands and attributes do
+        not fit.
+        """
+        raise NotImplementedError(cls)
+
+    @classmethod
+    def error(cls, expected: str, got: Any, remedy: str = "") -> OpError:
+        """`'gradopt.name' op expected ..., got ...; remedy`"""
+        return OpError(
+            f"'{cls.OPERATION_NAME}' op expected {expected}, got "
+            f"{got}{'; ' if remedy else ''}{remedy}"
+        )
+
+    @classmethod
+    def has_gradient(cls) -> bool:
+        """True if the op has a gradient rule, False if it states that it has none; see
+        `NO_GRADIENT`.
+        """
+        return getattr(cls, "vjp", NO_GRADIENT) is not NO_GRADIENT
+
+    # --- building ---------------------------------------------------------------------------------
+
+    @classmethod
+    def build(cls, *operands: Any, name: str | None = None, **attributes: Any) -> Any:
+        """What the public function of the op does; families that convert or broadcast their
+        operands extend it.
+        """
+        return cls.emit(*operands, name=name, **attributes)
+
+    @classmethod
+    def emit(cls, *operands: Any, name: str | None = None, **attributes: Any) -> Any:
+        """Append the op where the current builder stands; return its result, or a tuple of them."""
+        builder = builders.owner(cls.MNEMONIC, operands)
+        attributes = cls.with_defaults(attributes)
+        with builder.context:
+            values = [builder.adopt(o) for o in operands]
+            results = cls.infer(*(TensorSpec.from_mlir(v.type) for v in values), **attributes)
+            single = isinstance(results, TensorSpec)
+            types = [spec.to_mlir() for spec in ([results] if single else results)]
+            created = cls.create(values, types, attributes, builder, name)
+            tensors = tuple(wrap(r, builder) for r in created.results)
+        return tensors[0] if single else tensors
+
+    @classmethod
+    def with_defaults(cls, attributes: dict[str, Any]) -> dict[str, Any]:
+        """`attributes` with the defaults of those that are missing."""
+        return {
+            field: attributes.get(field, default) for field, (_, default) in cls.ATTRIBUTES.items()
+        }
+
+    @classmethod
+    def create(
+        cls,
+        operands: Sequence[ir.Value],
+        results: Sequence[ir.Type],
+        attributes: dict[str, Any],
+        builder: builders.Builder,
+        name: str | None = None,
+    ) -> ir.Operation:
+        """The MLIR operation, without inference; attributes equal to their default are not
+        written.
+        """
+        written = {
+            field: kind.to_mlir(attributes[field])
+            for field, (kind, default) in cls.ATTRIBUTES.items()
+            if default is REQUIRED or attributes[field] != default
+        }
+        return ir.Operation.create(
+            cls.OPERATION_NAME,
+            results=results,
+            operands=operands,
+            attributes=written,
+            loc=builder.location(name or cls.MNEMONIC),
+            ip=builder.insertion_point,
+        )
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    def read_attribute(self, field: str) -> Any:
+        kind, default = self.ATTRIBUTES[field]
+        found = self.operation.attributes
+        if field in found:
+            try:
+                return kind.parse(found[field])
+            except ValueError as error:
+                raise OpError(f"'{self.OPERATION_NAME}' op attribute '{field}': {error}") from None
+        if default is REQUIRED:
+            raise self.error(f"attribute '{field}'", "none", f"write {{{field} = {kind.example}}}")
+        return default
+
+    def read_attributes(self) -> dict[str, Any]:
+        """All attributes as Python values, defaults filled in."""
+        return {field: self.read_attribute(field) for field in self.ATTRIBUTES}
+
+    def operand_specs(self) -> list[TensorSpec]:
+        return [TensorSpec.from_mlir(o.type) for o in self.operation.operands]
+
+    def result_specs(self) -> list[TensorSpec]:
+        return [TensorSpec.from_mlir(r.type) for r in self.operation.results]
+
+    # --- verification -----------------------------------------------------------------------------
+
+    def verify_invariants(self) -> bool:
+        """Called by MLIR's verifier: the op must be what `infer` says."""
+        try:
+            self.check_fields()
+            expected = self.expected_results()
+            expected = (expected,) if isinstance(expected, TensorSpec) else tuple(expected)
+            if expected != (found := tuple(self.result_specs())):
+                raise self.error(f"result type {_listed(expected)}", _listed(found))
+        except OpError as error:
+            self.location.emit_error(str(error))
+            return False
+        return True
+
+    def expected_results(self) -> TensorSpec | tuple[TensorSpec, ...]:
+        return self.infer(*self.operand_specs(), **self.read_attributes())
+
+    def check_fields(self) -> None:
+        """Raise for attributes that the op does not have, and for a wrong number of operands."""
+        for attribute in self.operation.attributes:
+            if attribute not in self.ATTRIBUTES and "." not in attribute:
+                known = ", ".join(self.ATTRIBUTES) or "none"
+                raise self.error(f"attributes out of: {known}", f"'{attribute}'")
+        count, fields = len(self.operation.operands), self.OPERANDS
+        least = sum(not variadic for variadic in fields.values())
+        if count < least or (count > least and not any(fields.values())):
+            raise self.error(f"operands ({', '.join(fields)})", f"{count} of them")
+
+    # --- execution --------------------------------------------------------------------------------
+
+    @classmethod
+    def evaluate(cls, *arrays: np.ndarray, **attributes: Any) -> tuple[np.ndarray, ...]:
+        """The results on NumPy arrays. 16-bit floats are computed in float32 and rounded once, as
+        on the targets.
+        """
+        attributes = cls.with_defaults(attributes)
+        results = cls.infer(*(TensorSpec(a.shape, a.dtype) for a in arrays), **attributes)
+        specs = (results,) if isinstance(results, TensorSpec) else results
+        wide = [a.astype(float32) if is_narrow(a.dtype) and cls.WIDEN else a for a in arrays]
+        with np.errstate(all="ignore"):
+            values = cls.reference(*wide, **attributes)
+            values = values if isinstance(values, tuple) else (values,)
+            return tuple(
+                np.asarray(v).astype(s.dtype, copy=False).reshape(s.extents)
+                for v, s in zip(values, specs, strict=True)
+            )
+
+
+def _reader(
+    group: str, index: int, variadic: bool, all_variadic: list[bool]
+) -> Callable[[Op], Any]:
+    """An accessor of the operand or result field at `index`; one field of the group may be
+    variadic.
+    """
+    after = len(all_variadic) - index - 1
+    from_end = any(all_variadic[:index])
+
+    def read(self: Op) -> Any:
+        values = getattr(self.operation, group)
+        if variadic:
+            return [wrap(values[i]) for i in range(index, len(values) - after)]
+        return wrap(values[len(values) - after - 1 if from_end else index])
+
+    return read
+
+
+def _listed(specs: Sequence[TensorSpec]) -> str:
+    return ", ".join(map(str, specs)) or "none"
+
+
+def wrap(value: ir.Value, builder: builders.Builder | None = None) -> "Tensor":
+    """`value` as a Tensor. The class is put here by tensor.py, whose operators are built from the
+    ops defined on this one.
+    """
+    tensor = wrap.tensor_class(value)
+    tensor.graph = builder
+    return tensor
+
+
+wrap.tensor_class = ir.Value
+
+
+def new_context() -> ir.Context:
+    """An MLIR context with the dialect loaded. Contexts are cheap (about 20 ms) and independent:
+    one a graph or tool run.
+    """
+    context = ir.Context()
+    context.enable_multithreading(
+        False
+    )  # verifiers are Python: threads of MLIR's own would only wait for each other
+    with context, ir.Location.unknown():
+        Gradopt.load()
+    return context
+
+
+def function(op_class: type[Op]) -> Callable[..., Any]:
+    """The public function of an op: its operands, then its attributes as keywords; the op's
+    docstring is its help.
+    """
+
+    def call(*operands: Any, name: str | None = None, **attributes: Any) -> Any:
+        bound = signature.bind(*operands, **attributes)
+        given = bound.arguments
+        values = [
+            v
+            for field, many in op_class.OPERANDS.items()
+            for v in (given.get(field, ()) if many else (given[field],))
+        ]
+        return op_class.build(
+            *values, name=name, **{f: given.get(f, d) for f, (_, d) in op_class.ATTRIBUTES.items()}
+        )
+
+    parameters = [
+        inspect.Parameter(
+            f, inspect.Parameter.VAR_POSITIONAL if many else inspect.Parameter.POSITIONAL_OR_KEYWORD
+        )
+        for f, many in op_class.OPERANDS.items()
+    ] + [
+        inspect.Parameter(
+            f,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=inspect.Parameter.empty if d is REQUIRED else d,
+        )
+        for f, (_, d) in op_class.ATTRIBUTES.items()
+    ]
+    signature = inspect.Signature(parameters)
+    call.__name__ = call.__qualname__ = op_class.MNEMONIC
+    call.__doc__ = op_class.__doc__
+    call.__signature__ = inspect.Signature(
+        [*parameters, inspect.Parameter("name", inspect.Parameter.KEYWORD_ONLY, default=None)]
+    )
+    return call
+
+
+def check_float(op_class: type[Op], *specs: TensorSpec) -> None:
+    """Raise unless every operand is floating-point."""
+    for spec in specs:
+        if not is_float(spec.dtype):
+            raise op_class.error("a floating-point operand", spec, "convert it first")

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Where ops go when they are emitted: a per-thread stack of builders, so that passes and traces
+share one way to build.
+"""
+
+import threading
+from typing import Any
+
+from ..errors import TraceError
+from .mlir import ir
+
+_thread = threading.local()
+
+
+class Builder:
+    """An insertion point and a location. Entered with `with`, it is where this thread's ops are
+    emitted.
+
+    Passes use it as it is; `Graph` adds names, source lines and captured values.
+    """
+
+    def __init__(self, insertion_point: ir.InsertionPoint, location: ir.Location) -> None:
+        self.insertion_point = insertion_point
+        self.context: ir.Context = location.context
+        self._location = location
+
+    def location(self, name: str) -> ir.Location:
+        """The location of the next op, called `name` where names are kept."""
+        return self._location
+
+    def adopt(self, value: ir.Value) -> ir.Value:
+        """`value` as it can be used at the insertion point."""
+        return value
+
+    def __enter__(self) -> "Builder":
+        self.context.__enter__()
+        _stack().append(self)
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        _stack().pop()
+        self.context.__exit__(*exception)
+
+
+def _stack() -> list[Builder]:
+    if not hasattr(_thread, "builders"):
+        _thread.builders = []
+    return _thread.builders
+
+
+def current() -> Builder | None:
+    """The builder entered last on this thread."""
+    return _stack()[-1] if _stack() else None
+
+
+def required(mnemonic: str) -> Builder:
+    """The current builder; TraceError if none is open."""
+    if (builder := current()) is None:
+        raise TraceError(
+            f"'gradopt.{mnemonic}' needs a graph to be added to, and none is being built; call it "
+            "in a function given "
+            "to go.trace or go.compile, or in a `with go.Graph():` block"
+        )
+    return builder
+
+
+def owner(mnemonic: str, operands: tuple[Any, ...]) -> Builder:
+    """The builder that an op on `operands` is emitted with: the current one, else the graph of the
+    first operand.
+    """
+    if (builder := current()) is not None:
+        return builder
+    for operand in operands:
+        if (graph := getattr(operand, "graph", None)) is not None:
+            return graph
+    return required(mnemonic)
+
+
+class name_scope:  # noqa: N801 - used as a function, `with name_scope("layer1"):`
+    """Prefix the names of ops built inside with `name` and a dot; scopes nest."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __enter__(self) -> None:
+        scopes().append(self.name)
+
+    def __exit__(self, *exception: Any) -> None:
+        scopes().pop()
+
+
+def scopes() -> list[str]:
+    """The name scopes open on this thread, outermost first."""
+    if not hasattr(_thread, "scopes"):
+        _thread.scopes = []
+    return _thread.scopes

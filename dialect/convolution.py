@@ -1,0 +1,432 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Convolution and its two gradients: three bilinear ops with one set of attributes, closed under
+differentiation.
+
+With channels last, images are (N, *spatial, C) and kernels (*window, C / groups, O); with channels
+first, (N, C, *spatial) and (O, C / groups, *window). There are 1 to 3 spatial axes. Result extents
+are (n + low + high - dilation (k - 1) - 1) // stride + 1.
+"""
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from . import builder as builders
+from .base import Bool, Int, Ints, Op, Operand, Result
+from .elementwise import FLOAT, promote_together
+from .types import TensorSpec, is_float
+
+
+class ConvolutionLike(Op):
+    """What the three ops share: their attributes, and shapes as (batch, spatial, channels) whatever
+    the layout.
+    """
+
+    @classmethod
+    def check(cls, a: TensorSpec, b: TensorSpec, **attributes: Any) -> int:
+        """Number of spatial axes; raises on wrong ranks, element types or attribute lengths."""
+        spatial = a.rank - 2
+        if a.dtype != b.dtype or not is_float(a.dtype):
+            raise cls.error(
+                "floating-point operands of one element type", f"{a} and {b}", "convert one of them"
+            )
+        if a.rank != b.rank or not 1 <= spatial <= 3:
+            raise cls.error("operands of one rank, 3 to 5", f"{a} and {b}")
+        for name in ("strides", "low", "high", "dilation"):
+            if len(attributes[name]) != spatial:
+                raise cls.error(f"{spatial} values in {name}", list(attributes[name]))
+        if min(*attributes["strides"], *attributes["dilation"], attributes["groups"]) < 1:
+            raise cls.error("strides, dilation and groups of at least 1", attributes)
+        if min(*attributes["low"], *attributes["high"]) < 0:
+            raise cls.error(
+                "no negative padding",
+                f"{attributes['low']} and {attributes['high']}",
+                "slice the input",
+            )
+        return spatial
+
+    @classmethod
+    def windows(
+        cls, extents: Sequence[int | None], kernel: Sequence[int | None], attributes: dict[str, Any]
+    ) -> list[int]:
+        """Spatial extents of the convolution's result."""
+        result = []
+        for n, k, s, lo, hi, d in zip(
+            extents,
+            kernel,
+            *(attributes[a] for a in ("strides", "low", "high", "dilation")),
+            strict=True,
+        ):
+            if n is None or k is None:
+                raise cls.error(
+                    "known spatial extents", f"{list(extents)} and window {list(kernel)}"
+                )
+            if k < 1 or n + lo + hi < d * (k - 1) + 1:
+                raise cls.error(
+                    f"a window of 1 to {(n + lo + hi - 1) // d + 1} elements", k, "pad the input"
+                )
+            result.append((n + lo + hi - d * (k - 1) - 1) // s + 1)
+        return result
+
+
+def image_parts(
+    spec: TensorSpec, channels_last: bool
+) -> tuple[int | None, tuple[int | None, ...], int | None]:
+    """(batch, spatial extents, channels) of an image type."""
+    n, *rest = spec.shape
+    return (n, tuple(rest[:-1]), rest[-1]) if channels_last else (n, tuple(rest[1:]), rest[0])
+
+
+def kernel_parts(
+    spec: TensorSpec, channels_last: bool
+) -> tuple[tuple[int | None, ...], int | None, int | None]:
+    """(window, input channels of a group, output channels) of a kernel type."""
+    if channels_last:
+        *window, c, o = spec.shape
+    else:
+        o, c, *window = spec.shape
+    return tuple(window), c, o
+
+
+def image_shape(n: Any, spatial: Sequence[Any], c: Any, channels_last: bool) -> tuple[Any, ...]:
+    return (n, *spatial, c) if channels_last else (n, c, *spatial)
+
+
+def kernel_shape(window: Sequence[Any], c: Any, o: Any, channels_last: bool) -> tuple[Any, ...]:
+    return (*window, c, o) if channels_last else (o, c, *window)
+
+
+class ConvOp(ConvolutionLike, name="conv"):
+    """Convolution (cross-correlation): y[n, p, o] = sum over k, c of x[n, p * stride + k * dilation
+    - low, c] * w[k, c, o].
+
+    Example: `%y = "gradopt.conv"(%x, %w) {strides = array<i64: 2, 2>, low = array<i64: 1, 1>, high
+    = array<i64: 1, 1>, dilation = array<i64: 1, 1>} : (tensor<8x32x32x3xf32>, tensor<3x3x3x16xf32>)
+    -> tensor<8x16x16x16xf32>`
+    """
+
+    x: Operand
+    w: Operand
+    strides: Ints
+    low: Ints
+    high: Ints
+    dilation: Ints
+    groups: Int = 1
+    channels_last: Bool = True
+    y: Result
+
+    @classmethod
+    def infer(cls, x: TensorSpec, w: TensorSpec, **attributes: Any) -> TensorSpec:
+        cls.check(x, w, **attributes)
+        last, groups = attributes["channels_last"], attributes["groups"]
+        (n, spatial, c), (window, per_group, o) = image_parts(x, last), kernel_parts(w, last)
+        if c is None or per_group is None or o is None or c != per_group * groups or o % groups:
+            raise cls.error(
+                f"{c} input channels to be {groups} groups of the kernel's", f"{x} and {w}"
+            )
+        return x.with_shape(image_shape(n, cls.windows(spatial, window, attributes), o, last))
+
+    @staticmethod
+    def reference(x: np.ndarray, w: np.ndarray, **attributes: Any) -> np.ndarray:
+        last = attributes["channels_last"]
+        x, w = images_last(x, last), kernel_last(w, last)
+        out = ConvOp.windows(x.shape[1:-1], w.shape[:-2], attributes)
+        y = np.zeros(
+            (x.shape[0], *out, attributes["groups"], w.shape[-1] // attributes["groups"]), x.dtype
+        )
+        padded = _pad(x, attributes)
+        for tap, window in taps(w.shape[:-2], out, attributes):
+            y += np.einsum("...gc,cgo->...go", *_grouped(padded[window], w[tap], attributes))
+        return images_back(y.reshape(*y.shape[:-2], -1), last)
+
+    def vjp(self, ct: Any) -> list[Any]:
+        """dx and dw are the two gradient ops, each linear in ct"""
+        attributes, last = self.read_attributes(), self.channels_last
+        extents, window = image_parts(self.x.spec, last)[1], kernel_parts(self.w.spec, last)[0]
+        return [
+            ConvInputGradientOp.emit(ct, self.w, extents=extents, **attributes),
+            ConvWeightGradientOp.emit(self.x, ct, window=window, **attributes),
+        ]
+
+
+class ConvInputGradientOp(ConvolutionLike, name="conv_input_gradient"):
+    """Gradient of `conv` by its input, also known as transposed convolution; `extents` are the
+    input's spatial extents.
+
+    dx[n, q, c] = sum over k, o, p with p * stride + k * dilation - low = q of g[n, p, o] * w[k, c,
+    o].
+    Example: `%dx = "gradopt.conv_input_gradient"(%g, %w) {extents = array<i64: 32, 32>, strides =
+    array<i64: 2, 2>, low = array<i64: 1, 1>, high = array<i64: 1, 1>, dilation = array<i64: 1, 1>}
+    : (tensor<8x16x16x16xf32>, tensor<3x3x3x16xf32>) -> tensor<8x32x32x3xf32>`
+    """
+
+    g: Operand
+    w: Operand
+    extents: Ints
+    strides: Ints
+    low: Ints
+    high: Ints
+    dilation: Ints
+    groups: Int = 1
+    channels_last: Bool = True
+    y: Result
+
+    @classmethod
+    def infer(
+        cls, g: TensorSpec, w: TensorSpec, extents: tuple[int, ...], **attributes: Any
+    ) -> TensorSpec:
+        spatial_axes = cls.check(g, w, **attributes)
+        last = attributes["channels_last"]
+        (n, spatial, c), (window, per_group, o) = image_parts(g, last), kernel_parts(w, last)
+        if len(extents) != spatial_axes:
+            raise cls.error(f"{spatial_axes} extents", list(extents))
+        if (
+            spatial != tuple(cls.windows(extents, window, attributes))
+            or c != o
+            or per_group is None
+        ):
+            raise cls.error(
+                f"a gradient with spatial extents {cls.windows(extents, window, attributes)} and "
+                f"{o} channels",
+                g,
+            )
+        return g.with_shape(image_shape(n, extents, per_group * attributes["groups"], last))
+
+    @staticmethod
+    def reference(
+        g: np.ndarray, w: np.ndarray, extents: tuple[int, ...], **attributes: Any
+    ) -> np.ndarray:
+        last, groups = attributes["channels_last"], attributes["groups"]
+        g, w = images_last(g, last), kernel_last(w, last)
+        dx = np.zeros((g.shape[0], *extents, groups * w.shape[-2]), g.dtype)
+        padded = _pad(dx, attributes)
+        for tap, window in taps(w.shape[:-2], g.shape[1:-1], attributes):
+            grouped_g, grouped_w = _grouped(g, w[tap], attributes)
+            padded[window] += np.einsum("...go,cgo->...gc", grouped_g, grouped_w).reshape(
+                padded[window].shape
+            )
+        inside = tuple(slice(lo, lo + n) for lo, n in zip(attributes["low"], extents, strict=True))
+        return images_back(padded[(slice(None), *inside)], last)
+
+    def vjp(self, ct: Any) -> list[Any]:
+        """dg = conv(ct, w), dw = weight gradient of conv at input ct: the op is linear in both
+        operands
+        """
+        attributes = self.read_attributes()
+        del attributes["extents"]
+        window = kernel_parts(self.w.spec, self.channels_last)[0]
+        return [
+            ConvOp.emit(ct, self.w, **attributes),
+            ConvWeightGradientOp.emit(ct, self.g, window=window, **attributes),
+        ]
+
+
+class ConvWeightGradientOp(ConvolutionLike, name="conv_weight_gradient"):
+    """Gradient of `conv` by its kernel; `window` are the kernel's spatial extents.
+
+    dw[k, c, o] = sum over n, p of x[n, p * stride + k * dilation - low, c] * g[n, p, o].
+    Example: `%dw = "gradopt.conv_weight_gradient"(%x, %g) {window = array<i64: 3, 3>, strides =
+    array<i64: 2, 2>, low = array<i64: 1, 1>, high = array<i64: 1, 1>, dilation = array<i64: 1, 1>}
+    : (tensor<8x32x32x3xf32>, tensor<8x16x16x16xf32>) -> tensor<3x3x3x16xf32>`
+    """
+
+    x: Operand
+    g: Operand
+    window: Ints
+    strides: Ints
+    low: Ints
+    high: Ints
+    dilation: Ints
+    groups: Int = 1
+    channels_last: Bool = True
+    y: Result
+
+    @classmethod
+    def infer(
+        cls, x: TensorSpec, g: TensorSpec, window: tuple[int, ...], **attributes: Any
+    ) -> TensorSpec:
+        spatial_axes = cls.check(x, g, **attributes)
+        last, groups = attributes["channels_last"], attributes["groups"]
+        (n, spatial, c), (m, out, o) = image_parts(x, last), image_parts(g, last)
+        if len(window) != spatial_axes:
+            raise cls.error(f"{spatial_axes} window extents", list(window))
+        if n != m or out != tuple(cls.windows(spatial, window, attributes)):
+            raise cls.error(
+                f"a gradient of batch {n} and spatial extents "
+                f"{cls.windows(spatial, window, attributes)}",
+                g,
+            )
+        if c is None or o is None or c % groups or o % groups:
+            raise cls.error(f"channels divisible into {groups} groups", f"{x} and {g}")
+        return x.with_shape(kernel_shape(window, c // groups, o, last))
+
+    @staticmethod
+    def reference(
+        x: np.ndarray, g: np.ndarray, window: tuple[int, ...], **attributes: Any
+    ) -> np.ndarray:
+        last, groups = attributes["channels_last"], attributes["groups"]
+        x, g = images_last(x, last), images_last(g, last)
+        dw = np.zeros((*window, x.shape[-1] // groups, g.shape[-1]), x.dtype)
+        padded = _pad(x, attributes)
+        split_g = g.reshape(-1, groups, g.shape[-1] // groups)
+        for tap, where in taps(window, g.shape[1:-1], attributes):
+            split_x = padded[where].reshape(-1, groups, x.shape[-1] // groups)
+            dw[tap] = np.einsum("ngc,ngo->cgo", split_x, split_g).reshape(dw[tap].shape)
+        return kernel_back(dw, last)
+
+    def vjp(self, ct: Any) -> list[Any]:
+        """dx = input gradient of conv with kernel ct, dg = conv(x, ct): the op is linear in both
+        operands
+        """
+        attributes = self.read_attributes()
+        del attributes["window"]
+        extents = image_parts(self.x.spec, self.channels_last)[1]
+        return [
+            ConvInputGradientOp.emit(self.g, ct, extents=extents, **attributes),
+            ConvOp.emit(self.x, ct, **attributes),
+        ]
+
+
+# --- NumPy helpers of the references --------------------------------------------------------------
+
+
+def images_last(x: np.ndarray, channels_last: bool) -> np.ndarray:
+    return x if channels_last else np.moveaxis(x, 1, -1)
+
+
+def images_back(x: np.ndarray, channels_last: bool) -> np.ndarray:
+    return x if channels_last else np.moveaxis(x, -1, 1)
+
+
+def kernel_last(w: np.ndarray, channels_last: bool) -> np.ndarray:
+    return w if channels_last else np.moveaxis(w, (1, 0), (-2, -1))
+
+
+def kernel_back(w: np.ndarray, channels_last: bool) -> np.ndarray:
+    return w if channels_last else np.moveaxis(w, (-2, -1), (1, 0))
+
+
+def _pad(x: np.ndarray, attributes: dict[str, Any]) -> np.ndarray:
+    return np.pad(x, [(0, 0), *zip(attributes["low"], attributes["high"], strict=True), (0, 0)])
+
+
+def taps(window: Sequence[int], out: Sequence[int], attributes: dict[str, Any]) -> Any:
+    """For each kernel position: its index, and the padded input's elements that it meets, as an
+    index (batch, *spatial).
+    """
+    for tap in itertools.product(*map(range, window)):
+        where = tuple(
+            slice(k * d, k * d + (p - 1) * s + 1, s)
+            for k, d, p, s in zip(
+                tap, attributes["dilation"], out, attributes["strides"], strict=True
+            )
+        )
+        yield tap, (slice(None), *where)
+
+
+def _grouped(
+    image: np.ndarray, tap: np.ndarray, attributes: dict[str, Any]
+) -> tuple[np.ndarray, np.ndarray]:
+    groups = attributes["groups"]
+    return image.reshape(*image.shape[:-1], groups, -1), tap.reshape(tap.shape[0], groups, -1)
+
+
+# --- functions ------------------------------------------------------------------------------------
+
+
+def conv(
+    x: Any,
+    w: Any,
+    strides: int | Sequence[int] = 1,
+    padding: str | int | Sequence[Any] = "VALID",
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+    layout: str = "channels_last",
+    name: str | None = None,
+) -> Any:
+    """Convolution of images with a kernel, with 1 to 3 spatial axes.
+
+    `layout` "channels_last" takes x (N, *spatial, C) and w (*window, C / groups, O);
+    "channels_first" takes (N, C, *spatial) and (O, C / groups, *window). `padding` is "VALID",
+    "SAME" (result extent = ceil(n / stride)), a number, or a (low, high) pair for each spatial
+    axis.
+    """
+    with builders.owner("conv", (x, w)):
+        x, w = promote_together(FLOAT, (x, w))
+        if layout not in ("channels_last", "channels_first"):
+            raise ConvOp.error("layout to be 'channels_last' or 'channels_first'", f"'{layout}'")
+        last = layout == "channels_last"
+        axes = max(x.ndim - 2, 0)
+        attributes: dict[str, Any] = {
+            "strides": _each(strides, axes),
+            "dilation": _each(dilation, axes),
+        }
+        extents, window = image_parts(x.spec, last)[1], kernel_parts(w.spec, last)[0]
+        pairs = _padding(padding, extents, window, attributes["strides"], attributes["dilation"])
+        attributes |= {"low": tuple(p[0] for p in pairs), "high": tuple(p[1] for p in pairs)}
+        return ConvOp.emit(x, w, **attributes, groups=groups, channels_last=last, name=name)
+
+
+def conv_transpose(
+    g: Any,
+    w: Any,
+    strides: int | Sequence[int] = 1,
+    padding: int | Sequence[Any] = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+    layout: str = "channels_last",
+) -> Any:
+    """Transposed convolution: the input gradient of the convolution that has kernel `w` and these
+    settings.
+
+    `w` has the shape that this convolution's kernel has. Result extents are (n - 1) stride +
+    dilation (k - 1) + 1 - low - high.
+    """
+    last = layout == "channels_last"
+    extents, window = image_parts(g.spec, last)[1], kernel_parts(w.spec, last)[0]
+    s, d = _each(strides, len(extents)), _each(dilation, len(extents))
+    pairs = _padding(padding, extents, window, s, d)
+    if None in (*extents, *window):
+        raise ConvInputGradientOp.error("known spatial extents", f"{g.spec} and {w.spec}")
+    sizes: Any = zip(extents, window, s, d, pairs, strict=True)
+    result = tuple((n - 1) * st + di * (k - 1) + 1 - lo - hi for n, k, st, di, (lo, hi) in sizes)
+    low, high = tuple(p[0] for p in pairs), tuple(p[1] for p in pairs)
+    return ConvInputGradientOp.emit(
+        g,
+        w,
+        extents=result,
+        strides=s,
+        low=low,
+        high=high,
+        dilation=d,
+        groups=groups,
+        channels_last=last,
+    )
+
+
+def _each(value: int | Sequence[int], axes: int) -> tuple[int, ...]:
+    return (value,) * axes if isinstance(value, int) else tuple(value)
+
+
+def _padding(
+    padding: Any, extents: Any, window: Any, strides: Any, dilation: Any
+) -> list[tuple[int, int]]:
+    if isinstance(padding, int):
+        return [(padding, padding)] * len(extents)
+    if not isinstance(padding, str):
+        return [(p, p) if isinstance(p, int) else tuple(p) for p in padding]
+    if padding.upper() == "VALID":
+        return [(0, 0)] * len(extents)
+    if padding.upper() != "SAME":
+        raise ConvOp.error(
+            "padding to be 'VALID', 'SAME', a number or (low, high) pairs", f"'{padding}'"
+        )
+    pairs = []
+    for n, k, s, d in zip(extents, window, strides, dilation, strict=True):
+        if n is None or k is None:
+            raise ConvOp.error("known spatial extents for padding 'SAME'", list(extents))
+        total = max((-(-n // s) - 1) * s + d * (k - 1) + 1 - n, 0)
+        pairs.append((total // 2, total - total // 2))
+    return pairs

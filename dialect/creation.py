@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Ops that make tensors from nothing: constants and index ramps."""
+
+from typing import Any
+
+import numpy as np
+
+from ..errors import OpError
+from .base import NO_GRADIENT, DType, Elements, Int, Ints, Op, Result
+from .types import TensorSpec, as_dtype, bool_, float32, int32, is_float, is_integer
+
+
+class ConstantOp(Op, name="constant"):
+    """A tensor known at build time.
+
+    Example: `%c = "gradopt.constant"() {value = dense<1.0> : tensor<4xf32>} : () -> tensor<4xf32>`
+    """
+
+    value: Elements
+    y: Result
+
+    @classmethod
+    def infer(cls, value: np.ndarray) -> TensorSpec:
+        return TensorSpec(value.shape, value.dtype)
+
+    @staticmethod
+    def reference(value: np.ndarray) -> np.ndarray:
+        return value
+
+    vjp = NO_GRADIENT
+
+
+class IotaOp(Op, name="iota"):
+    """Index ramp: y[..., i, ...] = i along `axis`.
+
+    Example: `%i = "gradopt.iota"() {shape = array<i64: 2, 3>, axis = 1 : i64, dtype = i32} : () ->
+    tensor<2x3xi32>`
+    """
+
+    shape: Ints
+    axis: Int
+    dtype: DType
+    y: Result
+
+    @classmethod
+    def infer(cls, shape: tuple[int, ...], axis: int, dtype: np.dtype) -> TensorSpec:
+        if None in shape:
+            raise cls.error("a static shape", f"{shape}")
+        if not 0 <= axis < len(shape):
+            raise cls.error(f"an axis in [0, {len(shape)})", axis)
+        if not (is_float(dtype) or is_integer(dtype)):
+            raise cls.error("a numeric dtype", dtype.name)
+        return TensorSpec(shape, dtype)
+
+    @staticmethod
+    def reference(shape: tuple[int, ...], axis: int, dtype: np.dtype) -> np.ndarray:
+        ramp = np.arange(shape[axis], dtype=np.int64).reshape(
+            [-1 if i == axis else 1 for i in range(len(shape))]
+        )
+        return np.broadcast_to(ramp, shape)
+
+    vjp = NO_GRADIENT
+
+
+def constant(value: Any, dtype: Any = None, name: str | None = None) -> Any:
+    """`value` (array, nested list or number) as a tensor of the graph; Python floats become
+    float32, ints int32.
+    """
+    return ConstantOp.emit(value=as_array(value, dtype), name=name)
+
+
+def as_array(value: Any, dtype: Any = None) -> np.ndarray:
+    """`value` as a NumPy array of a supported element type, Python numbers in 32 bits; OpError if
+    it is none.
+    """
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError) as error:
+        raise OpError(f"expected an array or number, got {type(value).__name__}: {error}") from None
+    if array.dtype == object:
+        raise OpError(f"expected an array or number, got {type(value).__name__}")
+    if dtype is None and not hasattr(value, "dtype"):
+        dtype = {"f": float32, "i": int32, "b": bool_}.get(array.dtype.kind)
+    if dtype is None:
+        dtype = array.dtype
+    return array.astype(as_dtype(dtype), copy=False)
+
+
+def full(shape: int | tuple[int, ...], value: float, dtype: Any = None) -> Any:
+    """A tensor filled with `value`."""
+    shape = (shape,) if isinstance(shape, int) else tuple(shape)
+    return ConstantOp.emit(value=np.broadcast_to(as_array(value, dtype), shape))
+
+
+def zeros(shape: int | tuple[int, ...], dtype: Any = float32) -> Any:
+    """A tensor filled with 0."""
+    return full(shape, 0, dtype)
+
+
+def ones(shape: int | tuple[int, ...], dtype: Any = float32) -> Any:
+    """A tensor filled with 1."""
+    return full(shape, 1, dtype)
+
+
+def full_like(x: Any, value: float, dtype: Any = None) -> Any:
+    """A tensor of `x`'s shape (unknown extents included) and dtype, unless given, filled with
+    `value`.
+    """
+    spec = TensorSpec(x.shape, dtype or x.dtype)
+    if spec.is_static:
+        return full(spec.extents, value, spec.dtype)
+    return constant(value, spec.dtype).broadcast_to(spec.shape, like=(x,))
+
+
+def zeros_like(x: Any, dtype: Any = None) -> Any:
+    """Zeros of `x`'s shape and, unless given, dtype."""
+    return full_like(x, 0, dtype)
+
+
+def ones_like(x: Any, dtype: Any = None) -> Any:
+    """Ones of `x`'s shape and, unless given, dtype."""
+    return full_like(x, 1, dtype)
+
+
+def iota(shape: tuple[int, ...], axis: int = -1, dtype: Any = int32) -> Any:
+    """Index ramp along `axis`: iota((2, 3)) is [[0, 1, 2], [0, 1, 2]]."""
+    return IotaOp.emit(shape=tuple(shape), axis=axis % max(len(shape), 1), dtype=as_dtype(dtype))
+
+
+def arange(start: float, stop: float | None = None, step: float = 1, dtype: Any = None) -> Any:
+    """Evenly spaced numbers in [start, stop), or [0, start), as NumPy's arange."""
+    first, last = (0, start) if stop is None else (start, stop)
+    return constant(
+        np.arange(first, last, step).tolist() if dtype is None else np.arange(first, last, step),
+        dtype,
+    )
+
+
+def eye(n: int, m: int | None = None, k: int = 0, dtype: Any = float32) -> Any:
+    """Ones on the k-th diagonal, zeros elsewhere, shape (n, m or n)."""
+    shape = (n, n if m is None else m)
+    return iota(shape, 1).equal(iota(shape, 0) + k).astype(dtype)

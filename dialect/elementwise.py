@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Base classes of elementwise ops, broadcasting and promotion.
+
+Operands of an elementwise op have one shape and one element type; the public functions broadcast by
+NumPy's rules and promote by the array API's, as explicit `broadcast` and `convert` ops. Python and
+NumPy scalars adapt to the tensors.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from . import builder as builders
+from .base import NO_GRADIENT, Op, Operand, Result, function
+from .creation import as_array, constant
+from .types import TensorSpec, bool_, float32, is_float, is_integer, promote
+
+FLOAT, INTEGER, NUMERIC, BOOLEAN, ANY = "floating-point", "integer", "numeric", "boolean", "any"
+ACCEPTS = {
+    FLOAT: is_float,
+    INTEGER: is_integer,
+    NUMERIC: lambda d: is_float(d) or is_integer(d),
+    BOOLEAN: lambda d: d == bool_,
+    "integer or boolean": lambda d: is_integer(d) or d == bool_,
+    ANY: lambda d: True,
+}
+
+
+class Elementwise(Op):
+    """One result element from the operand elements at the same place."""
+
+    KIND = NUMERIC  # what element types the operands may have, a key of ACCEPTS
+
+    @classmethod
+    def check(cls, *operands: TensorSpec) -> TensorSpec:
+        """The one type of all operands."""
+        for operand in operands:
+            if operand != operands[0]:
+                listed = " and ".join(map(str, operands))
+                raise cls.error("operands of one type", listed, "broadcast or convert one of them")
+        if not ACCEPTS[cls.KIND](operands[0].dtype):
+            raise cls.error(f"{cls.KIND} operands", operands[0], "convert them first")
+        return operands[0]
+
+    @classmethod
+    def infer(cls, *operands: TensorSpec, **attributes: Any) -> TensorSpec:
+        return cls.check(*operands)
+
+    @classmethod
+    def build(cls, *operands: Any, name: str | None = None, **attributes: Any) -> Any:
+        """Promote and broadcast the operands, then emit."""
+        builder = builders.owner(cls.MNEMONIC, operands)
+        with builder:
+            tensors = broadcast_together(cls, *promote_together(cls.KIND, operands))
+            return cls.emit(*tensors, name=name, **attributes)
+
+
+class Unary(Elementwise):
+    """One tensor in, one of the same type out, with the derivative as a formula."""
+
+    x: Operand
+    y: Result
+
+    def slope(self) -> Any:
+        """dy/dx, elementwise, from `self.x` and `self.y`."""
+        raise NotImplementedError(type(self))
+
+    def vjp(self, ct: Any) -> list[Any]:
+        """dx = ct * dy/dx, and 0 where ct is 0 even if the slope is infinite or NaN"""
+        return [mul_no_nan(ct, self.slope())]
+
+
+class Predicate(Elementwise):
+    """One tensor in, booleans out."""
+
+    x: Operand
+    y: Result
+
+    @classmethod
+    def infer(cls, x: TensorSpec) -> TensorSpec:
+        return cls.check(x).with_dtype(bool_)
+
+    vjp = NO_GRADIENT
+
+
+class Binary(Elementwise):
+    """Two tensors of one type in, one of the same type out."""
+
+    lhs: Operand
+    rhs: Operand
+    y: Result
+
+
+def promote_together(kind: str, operands: tuple[Any, ...]) -> list[Any]:
+    """The operands as tensors of one element type, float32 or bool where `kind` asks for floats or
+    booleans.
+
+    Scalars are weak: they take the tensors' type when their kind allows.
+    """
+    strong = [o.dtype for o in operands if not is_scalar(o) and hasattr(o, "dtype")]
+    weak = [as_array(np.asarray(o).item()).dtype for o in operands if is_scalar(o)]
+    others = [as_array(o) for o in operands if not is_scalar(o) and not hasattr(o, "dtype")]
+    dtypes = strong + [o.dtype for o in others]
+    if not dtypes:
+        dtypes, weak = [promote(*weak)], []
+    dtype = promote(*dtypes)
+    for scalar in weak:
+        if (is_float(scalar) and not is_float(dtype)) or (dtype == bool_ and scalar != bool_):
+            dtype = scalar
+    if kind == FLOAT and not is_float(dtype):
+        dtype = float32
+    if kind == BOOLEAN:
+        dtype = bool_
+    return [as_tensor(o, dtype) for o in operands]
+
+
+def is_scalar(x: Any) -> bool:
+    """True for Python numbers and NumPy scalars, whose type gives way to that of tensors."""
+    return isinstance(x, bool | int | float | np.generic)
+
+
+def as_tensor(x: Any, dtype: Any = None) -> Any:
+    """`x` (tensor, array or number) as a tensor of `dtype`."""
+    if not hasattr(x, "graph"):
+        return constant(x, dtype)
+    return x if dtype is None else x.astype(dtype)
+
+
+def broadcast_together(op_class: type[Op], *tensors: Any) -> list[Any]:
+    """The tensors with the shape that NumPy's rules give them. An unknown extent agrees with 1 and
+    with unknown ones.
+    """
+    shape = broadcast_shapes(op_class, *(t.shape for t in tensors))
+    full = [t for t in tensors if len(t.shape) == len(shape)]
+    return [t if t.shape == shape else t.broadcast_to(shape, like=full) for t in tensors]
+
+
+def broadcast_shapes(op_class: type[Op], *shapes: tuple[int | None, ...]) -> tuple[int | None, ...]:
+    """The common shape by NumPy's rules; raises where extents clash."""
+    result: list[int | None] = []
+    for position in range(-max(map(len, shapes)), 0):
+        found = {s[position] for s in shapes if len(s) >= -position} - {1}
+        if len(found) > 1:
+            listed = " and ".join(
+                "(" + ", ".join("?" if n is None else str(n) for n in s) + ")" for s in shapes
+            )
+            raise op_class.error(
+                "shapes that broadcast together",
+                listed,
+                f"extents {position} differ and none of them is 1",
+            )
+        result.append(found.pop() if found else 1)
+    return tuple(result)
+
+
+class MulNoNanOp(Binary, name="mul_no_nan"):
+    """Product that is 0 where the left side is 0: y = lhs * rhs, and 0 where lhs = 0 even if rhs is
+    infinite or NaN.
+
+    Gradient rules multiply cotangents with slopes by it, so that what is masked out stays out
+    (ops.md, "select").
+    Example: `%y = "gradopt.mul_no_nan"(%ct, %slope) : (tensor<4xf32>, tensor<4xf32>) ->
+    tensor<4xf32>`
+    """
+
+    @staticmethod
+    def reference(lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
+        return np.where(lhs == 0, 0, lhs * rhs)
+
+    def vjp(self, ct: Any) -> list[Any]:
+        """dlhs = ct * rhs, drhs = ct * lhs: the rule is that of `mul`, so that a zero cotangent
+        does not hide its slope
+        """
+        return [mul_no_nan(ct, self.rhs), mul_no_nan(ct, self.lhs)]
+
+
+mul_no_nan = function(MulNoNanOp)

@@ -1,0 +1,305 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Graph: a function of the dialect under construction, built by hand or by tracing a Python
+function.
+
+A graph knows its inputs by name, gives every op a unique readable name and the user's source line,
+and can hold other graphs (functions traced inside it), whose captured values become their inputs.
+"""
+
+import inspect
+import os
+import re
+import sys
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..errors import OpError, TraceError
+from . import builder as builders
+from . import trees
+from .base import new_context, wrap
+from .creation import as_array, constant
+from .elementwise import is_scalar
+from .mlir import func, ir
+from .tensor import Tensor
+from .types import TensorSpec
+
+_ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_OWN_CODE = tuple(os.path.join(_ROOT, d) + os.sep for d in ("dialect", "lowering", "runtime"))
+
+DATA, PARAMETER = "data", "param"
+"""The roles an input can have."""
+
+
+class Graph(builders.Builder):
+    """A function of the dialect under construction.
+
+    >>> g = Graph("affine")
+    >>> x, w = g.input("x", (8, 3)), g.parameter("w", (3, 2))
+    >>> g.output(x @ w)
+    >>> print(g)
+    """
+
+    def __init__(self, name: str = "main", parent: "Graph | None" = None) -> None:
+        context = parent.context if parent else new_context()
+        self.parent = parent
+        self.name = name
+        self.captures: dict[
+            ir.Value, tuple[Tensor, Tensor]
+        ] = {}  # outer value -> (outer tensor, input of this graph)
+        self.in_tree: Any = None
+        self.out_tree: Any = None
+        self._names: Counter[str] = Counter()
+        self.input_specs: list[TensorSpec] = []
+        self.output_specs: list[TensorSpec] = []
+        self._inputs: list[tuple[str, str]] = []
+        self._outputs: list[ir.Value] = []
+        self._sealed = False
+        with context:
+            unknown = ir.Location.unknown()
+            self.module = parent.module if parent else ir.Module.create(unknown)
+            location = self._source_location()
+            with location, ir.InsertionPoint(self.module.body):
+                self.func = func.FuncOp(
+                    name, ([], []), visibility="private" if parent else "public"
+                )
+            self.block = self.func.add_entry_block([])
+        super().__init__(ir.InsertionPoint(self.block), unknown)
+
+    # --- building ---------------------------------------------------------------------------------
+
+    def input(self, name: str, shape: Any = (), dtype: Any = "float32", role: str = DATA) -> Tensor:
+        """A new input of the function; None in `shape` is an extent known only at run time. `shape`
+        may be a TensorSpec.
+        """
+        spec = shape if isinstance(shape, TensorSpec) else TensorSpec(shape, dtype)
+        self._unseal()
+        with self.context:
+            unique = self._unique(name)
+            argument = self.block.add_argument(
+                spec.to_mlir(), ir.Location.name(unique, self._source_location())
+            )
+        self._inputs.append((unique, role))
+        self.input_specs.append(spec)
+        return wrap(argument, self)
+
+    def parameter(self, name: str, shape: Any = (), dtype: Any = "float32") -> Tensor:
+        """A new input that is trained: a weight, bias or table."""
+        return self.input(name, shape, dtype, role=PARAMETER)
+
+    def output(self, *results: Any) -> None:
+        """Append results of the function: tensors, numbers, or nested containers of them."""
+        self._unseal()
+        with self:
+            for leaf in trees.leaves(results):
+                tensor = leaf if isinstance(leaf, Tensor) else constant(leaf)
+                self._outputs.append(self.adopt(tensor))
+                self.output_specs.append(tensor.spec)
+
+    @property
+    def input_names(self) -> list[str]:
+        return [name for name, _ in self._inputs]
+
+    def finish(self) -> func.FuncOp:
+        """The function with its terminator and type; more ops may be added afterwards."""
+        if not self._sealed:
+            with self.context, ir.Location.unknown():
+                types = [a.type for a in self.block.arguments], [o.type for o in self._outputs]
+                self.func.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(*types))
+                text = ir.StringAttr.get
+                about = [
+                    {"gradopt.name": text(n), "gradopt.role": text(r)} for n, r in self._inputs
+                ]
+                self.func.arg_attrs = ir.ArrayAttr.get([ir.DictAttr.get(d) for d in about])
+                with ir.InsertionPoint(self.block):
+                    func.ReturnOp(self._outputs)
+            self._sealed = True
+        return self.func
+
+    def _unseal(self) -> None:
+        if self._sealed:
+            list(self.block.operations)[-1].operation.erase()
+            self._sealed = False
+
+    def mlir(self, locations: bool = False) -> str:
+        """The module as text, verified; with source locations on request."""
+        self.finish()
+        self.module.operation.verify()
+        return self.module.operation.get_asm(
+            use_name_loc_as_prefix=True, enable_debug_info=locations
+        )
+
+    __str__ = mlir
+
+    # --- what a builder does ----------------------------------------------------------------------
+
+    def __enter__(self) -> "Graph":
+        self._unseal()
+        super().__enter__()
+        return self
+
+    def location(self, name: str) -> ir.Location:
+        """The user's line that is being executed, under a unique name with the open name scopes in
+        front.
+        """
+        self._unseal()
+        return ir.Location.name(
+            self._unique(".".join([*builders.scopes(), name])), self._source_location()
+        )
+
+    def adopt(self, value: Any) -> ir.Value:
+        """`value` inside this graph: itself, or an input standing for a value of an enclosing
+        graph.
+        """
+        if not isinstance(value, Tensor):
+            raise TraceError(
+                f"expected a Tensor of graph '{self.name}', got {type(value).__name__}; wrap it "
+                "in go.constant"
+            )
+        if value.graph is self or value.graph is None:
+            return value
+        if value.graph not in self.ancestors():
+            raise TraceError(
+                f"{value!r} belongs to graph '{getattr(value.graph, 'name', '?')}', which is not "
+                f"graph '{self.name}' or one "
+                "around it; pass it in as an input"
+            )
+        key = ir.Value(value)
+        if key not in self.captures:
+            self.captures[key] = value, self.input(f"captured{len(self.captures)}", value.spec)
+        return self.captures[key][1]
+
+    def ancestors(self) -> list["Graph"]:
+        return [] if self.parent is None else [self.parent, *self.parent.ancestors()]
+
+    def _unique(self, name: str) -> str:
+        name = re.sub(r"[^A-Za-z0-9_.]", "_", name) or "value"
+        count = self._names[name]
+        self._names[name] += 1
+        return self._unique(f"{name}_{count}") if count else name
+
+    def _source_location(self) -> ir.Location:
+        frame = _user_frame()
+        return (
+            ir.Location.file(frame.f_code.co_filename, frame.f_lineno, 0)
+            if frame
+            else ir.Location.unknown()
+        )
+
+
+def _user_frame() -> Any:
+    """The innermost frame that is not gradopt's own code."""
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_OWN_CODE):
+        frame = frame.f_back
+    return frame
+
+
+# --- tracing --------------------------------------------------------------------------------------
+
+
+def trace(fn: Callable[..., Any], *specs: Any, name: str | None = None) -> Graph:
+    """Run `fn` once on tensors without numbers and return the graph of what it did.
+
+    `specs` are the arguments: nested containers of TensorSpec, or arrays and numbers that stand for
+    their type. Whatever `fn` returns becomes the outputs, and `graph.out_tree` its structure.
+    """
+    graph = Graph(name or function_name(fn))
+    arguments = [trees.map_leaves(spec_of, s) for s in specs]
+    _run(graph, fn, arguments)
+    return graph
+
+
+def trace_inside(fn: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[Graph, list[Any]]:
+    """Trace `fn` into a private function of the current graph's module, on `arguments`, trees of
+    tensors and arrays.
+
+    Returns the inner graph and the operands of a call to it: the arguments' leaves, then captured
+    values of outer graphs.
+    """
+    outer = builders.required("call")
+    if not isinstance(outer, Graph):
+        raise TraceError("a function can be traced only while a graph is being built")
+    leaves = [
+        leaf if isinstance(leaf, Tensor) else constant(leaf) for leaf in trees.leaves(arguments)
+    ]
+    with outer:
+        leaves = [wrap(outer.adopt(leaf), outer) for leaf in leaves]
+    inner = Graph(_free_symbol(outer, function_name(fn)), parent=outer)
+    specs = trees.unflatten(trees.structure(arguments), [leaf.spec for leaf in leaves])
+    _run(inner, fn, list(specs))
+    return inner, leaves + [outer_value for outer_value, _ in inner.captures.values()]
+
+
+def _run(graph: Graph, fn: Callable[..., Any], arguments: list[Any]) -> None:
+    names = argument_names(fn, len(arguments))
+    graph.in_tree = trees.structure(tuple(arguments))
+    inputs = []
+    for name, argument in zip(names, arguments, strict=True):
+        inputs += [graph.input(n, leaf) for n, leaf in trees.named_leaves(name, argument)]
+    with graph:
+        try:
+            results = fn(*trees.unflatten(graph.in_tree, inputs))
+        except OpError as error:
+            _locate(error)
+            raise
+        leaves, graph.out_tree = trees.flatten(results)
+        for leaf in leaves:
+            if not isinstance(leaf, Tensor | np.ndarray) and not is_scalar(leaf):
+                raise TraceError(
+                    f"'{graph.name}' returned {type(leaf).__name__} {leaf!r:.60}; results must be "
+                    "tensors or numbers"
+                )
+        graph.output(leaves)
+    graph.finish()
+
+
+def _locate(error: OpError) -> None:
+    """Put the user's line that the error came from in front of its message, once."""
+    lines = [(f.f_code.co_filename, n) for f, n in traceback.walk_tb(error.__traceback__)]
+    users = [f"{file}:{line}" for file, line in lines if not file.startswith(_OWN_CODE)]
+    if users and not error.located:
+        error.args = (f"{users[-1]}: {error}",)
+        error.located = True
+
+
+def spec_of(leaf: Any) -> TensorSpec:
+    """The type that an argument stands for; TraceError for something that is no array."""
+    if isinstance(leaf, TensorSpec):
+        return leaf
+    if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):
+        return TensorSpec(leaf.shape, leaf.dtype)
+    try:
+        array = as_array(leaf)
+    except OpError:
+        raise TraceError(
+            f"expected an array, number or TensorSpec as argument, got {type(leaf).__name__} "
+            f"{leaf!r:.60}; "
+            "bind what is no array with functools.partial"
+        ) from None
+    return TensorSpec(array.shape, array.dtype)
+
+
+def function_name(fn: Callable[..., Any]) -> str:
+    """A symbol name for a Python function."""
+    name = getattr(fn, "__name__", type(fn).__name__)
+    return re.sub(r"[^A-Za-z0-9_]", "_", name).strip("_") or "fn"
+
+
+def argument_names(fn: Callable[..., Any], count: int) -> list[str]:
+    """Names of the first `count` positional parameters of `fn`."""
+    try:
+        parameters = inspect.signature(fn).parameters.values()
+    except (TypeError, ValueError):
+        parameters = ()
+    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return (names + [f"arg{i}" for i in range(len(names), count)])[:count]
+
+
+def _free_symbol(graph: Graph, name: str) -> str:
+    taken = {op.attributes["sym_name"].value for op in graph.module.body.operations}
+    candidates = [name, *(f"{name}_{i}" for i in range(len(taken) + 1))]
+    return next(c for c in candidates if c not in taken)

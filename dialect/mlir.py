@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""The only place that imports MLIR's Python bindings, so that another distribution of them is a
+change of one file.
+"""
+
+from torch_mlir import ir, passmanager
+from torch_mlir.dialects import arith, ext, func, linalg, math, tensor
+
+from ..errors import Diagnostic
+
+__all__ = [
+    "DYNAMIC",
+    "arith",
+    "diagnostics",
+    "ext",
+    "func",
+    "ir",
+    "linalg",
+    "location",
+    "math",
+    "passmanager",
+    "place",
+    "tensor",
+]
+
+DYNAMIC: int = ir.ShapedType.get_dynamic_size()
+"""How MLIR writes an unknown extent (`?`) in a list of integers."""
+
+
+def diagnostics(error: ir.MLIRError) -> list[Diagnostic]:
+    """What MLIR reported, notes left out."""
+    return [
+        Diagnostic(*place(d.location), d.severity.name.lower(), d.message)
+        for d in error.error_diagnostics
+    ]
+
+
+def place(loc: ir.Location) -> tuple[str, int, int]:
+    """(file, line, column) of a location, looking through names, fusions and call sites; ("", 0, 0)
+    where there is none.
+    """
+    with loc.context:
+        loc = ir.Location.from_attr(loc.attr)  # diagnostics give locations without their kind
+    while True:
+        if isinstance(loc, ir.FileLineColLoc):
+            return loc.filename, loc.start_line, loc.start_col
+        if isinstance(loc, ir.NameLoc):
+            loc = loc.child_loc
+        elif isinstance(loc, ir.CallSiteLoc):
+            loc = loc.callee
+        elif isinstance(loc, ir.FusedLoc) and loc.locations:
+            loc = loc.locations[0]
+        else:
+            return "", 0, 0
+
+
+def location(loc: ir.Location) -> str:
+    """`file:line:col` of a location; `<unknown>` where there is none."""
+    file, line, column = place(loc)
+    return f"{file}:{line}:{column}" if file else "<unknown>"

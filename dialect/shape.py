@@ -1,0 +1,280 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""The same elements under another shape, with axes in another order, or repeated.
+
+A result extent that is known only at run time is taken from the operands: from `x` where it maps to
+it, else from one of the `like` operands, which have the result's shape or the extents in question.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from .base import Ints, Op, Operand, Operands, Result
+from .elementwise import as_tensor, broadcast_shapes
+from .types import TensorSpec
+
+
+def normalize_axes(
+    op_class: type[Op], axis: int | Sequence[int] | None, rank: int
+) -> tuple[int, ...]:
+    """`axis` (an int, several, or None for all) as increasing axes, negative ones counted from the
+    end.
+    """
+    given = range(rank) if axis is None else (axis,) if isinstance(axis, int) else tuple(axis)
+    for a in given:
+        if not -rank <= a < rank:
+            raise op_class.error(f"an axis in [{-rank}, {rank})", a)
+    axes = sorted(a % rank for a in given)
+    if len(set(axes)) != len(axes):
+        raise op_class.error("distinct axes", tuple(given))
+    return tuple(axes)
+
+
+class ReshapeOp(Op, name="reshape"):
+    """The same elements in row-major order under another shape; one extent may be unknown, more are
+    taken from `like`.
+
+    Example: `%y = "gradopt.reshape"(%x) {shape = array<i64: 6>} : (tensor<2x3xf32>) ->
+    tensor<6xf32>`
+    """
+
+    x: Operand
+    like: Operands
+    shape: Ints
+    y: Result
+
+    @classmethod
+    def infer(cls, x: TensorSpec, *like: TensorSpec, shape: tuple[int | None, ...]) -> TensorSpec:
+        y = x.with_shape(shape)
+        if x.size is not None and y.size is not None and x.size != y.size:
+            raise cls.error(
+                f"a shape of {x.size} elements", f"{y}", "use -1 for an extent to be found"
+            )
+        if x.is_static and not y.is_static:
+            raise cls.error("a static shape, as the operand's is", y)
+        if shape.count(None) > 1 and not like:
+            raise cls.error("at most one unknown extent", y, "give an operand `like` of that shape")
+        return y
+
+    @staticmethod
+    def reference(x: np.ndarray, *like: np.ndarray, shape: tuple[int | None, ...]) -> np.ndarray:
+        if shape.count(None) > 1:
+            return x.reshape(like[0].shape)
+        return x.reshape([-1 if n is None else n for n in shape])
+
+    def vjp(self, ct: Any) -> list[Any]:
+        """dx = ct in x's shape"""
+        return [ct.reshape_to(self.x.shape, like=(self.x,)), *[None] * len(self.like)]
+
+
+class TransposeOp(Op, name="transpose"):
+    """Axes in another order: axis i of the result is axis permutation[i] of the operand.
+
+    Example: `%y = "gradopt.transpose"(%x) {permutation = array<i64: 1, 0>} : (tensor<2x3xf32>) ->
+    tensor<3x2xf32>`
+    """
+
+    x: Operand
+    permutation: Ints
+    y: Result
+
+    @classmethod
+    def infer(cls, x: TensorSpec, permutation: tuple[int, ...]) -> TensorSpec:
+        if sorted(permutation) != list(range(x.rank)):
+            raise cls.error(f"a permutation of the {x.rank} axes of {x}", list(permutation))
+        return x.with_shape(x.shape[p] for p in permutation)
+
+    @staticmethod
+    def reference(x: np.ndarray, permutation: tuple[int, ...]) -> np.ndarray:
+        return np.transpose(x, permutation)
+
+    def vjp(self, ct: Any) -> list[Any]:
+        """dx = ct with the permutation undone"""
+        return [transpose(ct, np.argsort(self.permutation).tolist())]
+
+
+class BroadcastOp(Op, name="broadcast"):
+    """Repetition: axis i of the operand becomes axis dims[i] of the result; extents of 1 and new
+    axes are repeated.
+
+    Example: `%y = "gradopt.broadcast"(%x) {shape = array<i64: 2, 3>, dims = array<i64: 1>} :
+    (tensor<3xf32>) -> tensor<2x3xf32>`
+    """
+
+    x: Operand
+    like: Operands
+    shape: Ints
+    dims: Ints
+    y: Result
+
+    @classmethod
+    def infer(
+        cls, x: TensorSpec, *like: TensorSpec, shape: tuple[int | None, ...], dims: tuple[int, ...]
+    ) -> TensorSpec:
+        y = x.with_shape(shape)
+        if (
+            len(dims) != x.rank
+            or list(dims) != sorted(set(dims))
+            or not set(dims) <= set(range(y.rank))
+        ):
+            raise cls.error(f"dims to give each axis of {x} an axis of {y}, increasing", list(dims))
+        for axis, dim in enumerate(dims):
+            if x.shape[axis] not in (1, y.shape[dim]):
+                raise cls.error(f"axis {axis} of {x} to be 1 or that of the result", y)
+        for dim in cls.unknown(x, shape, dims):
+            if not any(l.rank == y.rank and l.shape[dim] is None for l in like):
+                raise cls.error(f"an operand `like` with an unknown extent {dim}", y)
+        return y
+
+    @staticmethod
+    def unknown(x: TensorSpec, shape: tuple[int | None, ...], dims: tuple[int, ...]) -> list[int]:
+        """Result axes whose extent is unknown and cannot be read from `x`."""
+        own = {dim for axis, dim in enumerate(dims) if x.shape[axis] is None}
+        return [i for i, n in enumerate(shape) if n is None and i not in own]
+
+    @staticmethod
+    def reference(
+        x: np.ndarray, *like: np.ndarray, shape: tuple[int | None, ...], dims: tuple[int, ...]
+    ) -> np.ndarray:
+        placed = x.reshape([x.shape[dims.index(i)] if i in dims else 1 for i in range(len(shape))])
+        extents = [
+            n
+            if n is not None
+            else max([placed.shape[i]] + [l.shape[i] for l in like if l.ndim == len(shape)])
+            for i, n in enumerate(shape)
+        ]
+        return np.broadcast_to(placed, extents)
+
+    def vjp(self, ct: Any) -> list[Any]:
+        """dx = ct summed over the repeated axes"""
+        x, shape, dims = self.x, self.shape, self.dims
+        repeated = [
+            i
+            for i in range(len(shape))
+            if i not in dims or (x.shape[dims.index(i)] == 1 and shape[i] != 1)
+        ]
+        return [
+            ct.sum(repeated).reshape_to(x.shape, like=(x,)) if repeated else ct,
+            *[None] * len(self.like),
+        ]
+
+
+# --- functions ------------------------------------------------------------------------------------
+
+
+def reshape(x: Any, shape: int | Sequence[int]) -> Any:
+    """`x` under another shape, in row-major order; one extent may be -1 and is found."""
+    x = as_tensor(x)
+    wanted: list[int | None] = [shape] if isinstance(shape, int) else list(shape)
+    if wanted.count(-1) > 1:
+        raise ReshapeOp.error("at most one extent of -1", wanted)
+    if -1 in wanted:
+        rest = math.prod(n for n in wanted if n is not None and n != -1)
+        if x.spec.size is None:
+            wanted[wanted.index(-1)] = None
+        elif rest == 0 or x.spec.size % rest:
+            raise ReshapeOp.error(f"extents that divide {x.spec.size} elements", wanted)
+        else:
+            wanted[wanted.index(-1)] = x.spec.size // rest
+    return reshape_to(x, tuple(wanted))
+
+
+def reshape_to(x: Any, shape: tuple[int | None, ...], like: Sequence[Any] = ()) -> Any:
+    """`x` under `shape`, whose unknown extents (None), if several, are those of the tensor in
+    `like`.
+    """
+    if tuple(shape) == x.shape and tuple(shape).count(None) <= 1:
+        return x
+    return ReshapeOp.emit(x, *(like if tuple(shape).count(None) > 1 else ()), shape=tuple(shape))
+
+
+def transpose(x: Any, axes: Sequence[int] | None = None) -> Any:
+    """Axes in another order; reversed if none is given."""
+    x = as_tensor(x)
+    order = (
+        tuple(range(x.ndim))[::-1]
+        if axes is None
+        else tuple(a % x.ndim if -x.ndim <= a < x.ndim else a for a in axes)
+    )
+    return x if order == tuple(range(x.ndim)) else TransposeOp.emit(x, permutation=order)
+
+
+def swapaxes(x: Any, a: int, b: int) -> Any:
+    """`x` with two axes exchanged."""
+    order = list(range(x.ndim))
+    order[a], order[b] = order[b], order[a]
+    return transpose(x, order)
+
+
+def moveaxis(x: Any, source: int, destination: int) -> Any:
+    """`x` with one axis moved to another place."""
+    order = [i for i in range(x.ndim) if i != source % x.ndim]
+    order.insert(destination % x.ndim, source % x.ndim)
+    return transpose(x, order)
+
+
+def broadcast_in_dim(
+    x: Any, shape: tuple[int | None, ...], dims: tuple[int, ...], like: Sequence[Any] = ()
+) -> Any:
+    """Axis i of `x` as axis dims[i] of a result of `shape`; unknown extents not in x are read from
+    one tensor in `like`.
+    """
+    unknown = BroadcastOp.unknown(x.spec, shape, dims)
+    fitting = [
+        l for l in like if len(l.shape) == len(shape) and all(l.shape[i] is None for i in unknown)
+    ]
+    return BroadcastOp.emit(
+        x, *(fitting[:1] if unknown else ()), shape=tuple(shape), dims=tuple(dims)
+    )
+
+
+def broadcast_to(x: Any, shape: Sequence[int | None], like: Sequence[Any] = ()) -> Any:
+    """`x` repeated to `shape` by NumPy's rules; unknown extents (None) are those of the tensors in
+    `like`.
+    """
+    x, shape = as_tensor(x), tuple(shape)
+    if x.shape == shape:
+        return x
+    if len(x.shape) > len(shape) or broadcast_shapes(BroadcastOp, x.shape, shape) != shape:
+        raise BroadcastOp.error(f"a shape that {x.spec} broadcasts to", shape)
+    return broadcast_in_dim(x, shape, tuple(range(len(shape) - x.ndim, len(shape))), like)
+
+
+def expand_dims(x: Any, axis: int | Sequence[int]) -> Any:
+    """`x` with extents of 1 at the places `axis` of the result."""
+    count = 1 if isinstance(axis, int) else len(axis)
+    axes = normalize_axes(ReshapeOp, axis, x.ndim + count)
+    kept = tuple(i for i in range(x.ndim + count) if i not in axes)
+    shape = tuple(x.shape[kept.index(i)] if i in kept else 1 for i in range(x.ndim + count))
+    return reshape_to(x, shape) if shape.count(None) <= 1 else broadcast_in_dim(x, shape, kept)
+
+
+def squeeze(x: Any, axis: int | Sequence[int] | None = None) -> Any:
+    """`x` without the extents of 1 at `axis` (all of them if None)."""
+    axes = (
+        [i for i, n in enumerate(x.shape) if n == 1]
+        if axis is None
+        else normalize_axes(ReshapeOp, axis, x.ndim)
+    )
+    for a in axes:
+        if x.shape[a] != 1:
+            raise ReshapeOp.error(f"axis {a} to have an extent of 1", x.spec)
+    return reshape_to(x, tuple(n for i, n in enumerate(x.shape) if i not in axes))
+
+
+def tile(x: Any, repeats: int | Sequence[int]) -> Any:
+    """`x` repeated `repeats` times along each axis, as NumPy's tile."""
+    times = (repeats,) if isinstance(repeats, int) else tuple(repeats)
+    shape = (1,) * (len(times) - x.ndim) + x.shape
+    times = (1,) * (len(shape) - len(times)) + times
+    if None in shape:
+        raise BroadcastOp.error("known extents to tile", x.spec)
+    split_shape = tuple(n for pair in zip([1] * len(shape), shape, strict=True) for n in pair)
+    full = tuple(n for pair in zip(times, shape, strict=True) for n in pair)
+    return (
+        x.reshape(split_shape)
+        .broadcast_to(full)
+        .reshape([t * n for t, n in zip(times, shape, strict=True)])
+    )

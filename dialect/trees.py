@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Nested containers of arrays (tuples, lists, dicts, named tuples), as optree sees them."""
+
+from typing import Any
+
+import optree
+
+
+def leaves(tree: Any, none_is_leaf: bool = False) -> list[Any]:
+    """What stands in the containers, in order; dicts in the order of their keys."""
+    return optree.tree_leaves(tree, none_is_leaf=none_is_leaf)
+
+
+def flatten(tree: Any) -> tuple[list[Any], Any]:
+    """The leaves and the structure they stand in."""
+    return optree.tree_flatten(tree)
+
+
+def structure(tree: Any) -> Any:
+    return optree.tree_structure(tree)
+
+
+def unflatten(structure: Any, leaves: Any) -> Any:
+    """The containers of a structure, filled with leaves."""
+    return optree.tree_unflatten(structure, leaves)
+
+
+def named_leaves(name: str, tree: Any) -> list[tuple[str, Any]]:
+    """The leaves under readable names: `name`, then the keys and positions, with dots."""
+    paths, found, _ = optree.tree_flatten_with_path(tree)
+    return [(".".join([name, *map(str, p)]), leaf) for p, leaf in zip(paths, found, strict=True)]
+
+
+def map_leaves(function: Any, tree: Any) -> Any:
+    """The same containers with each leaf replaced."""
+    return optree.tree_map(function, tree)
