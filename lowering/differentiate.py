@@ -1,0 +1,329 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""gradopt-differentiate: derived functions written out, innermost first.
+
+Reverse mode over a function's ops, in their order, backwards. A missing cotangent is a zero that
+costs nothing; several are added in the order they are met; the rules come from the ops (`vjp`). A
+derived function is made of gradopt ops only, so it can be differentiated again.
+"""
+
+import dataclasses
+from typing import Any
+
+from ..dialect.base import NO_GRADIENT, Op, wrap
+from ..dialect.builder import Builder
+from ..dialect.control import (
+    DerivativeOp,
+    JvpOp,
+    VjpOp,
+    argument_names,
+    call,
+    head_positions,
+    signature,
+    symbols,
+)
+from ..dialect.creation import ones_like, zeros_like
+from ..dialect.mlir import func, ir
+from ..dialect.types import TensorSpec, is_float
+from ..errors import OpError, PassError
+from .inline import callee_of, clone_body
+from .passes import failure, gradopt_pass
+
+
+@gradopt_pass("gradopt-differentiate")
+def differentiate(module: ir.Module) -> None:
+    """Write out the derivatives that gradopt.vjp and gradopt.jvp name, innermost first, and call
+    them directly.
+    """
+    Differentiation(module).run()
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """Which derivative of which function."""
+
+    callee: str
+    wrt: tuple[int, ...]
+    heads: tuple[int, ...]
+    unreachable: str = "zeros"
+    kind: str = "vjp"
+
+
+class Differentiation:
+    """One run of the pass: the module's functions and the derived ones made so far."""
+
+    def __init__(self, module: ir.Module) -> None:
+        self.module = module
+        self.functions = symbols(module)
+        self.derived: dict[Request, func.FuncOp] = {}
+        self.expanded: set[str] = set()
+
+    def run(self) -> None:
+        for name in list(self.functions):
+            self.expand(name, ())
+
+    def expand(self, name: str, path: tuple[str, ...]) -> None:
+        """Replace the derivative ops of a function, after those of all functions that it names."""
+        if name in path:
+            raise failure(
+                [
+                    (
+                        self.functions[name].location,
+                        f"expected no recursion, got @{' -> @'.join((*path, name))}",
+                    )
+                ]
+            )
+        if name in self.expanded or name not in self.functions or self.functions[name].is_external:
+            return
+        for op in list(self.functions[name].entry_block.operations):
+            if isinstance(op, func.CallOp):
+                self.expand(callee_of(op), (*path, name))
+            elif isinstance(op, DerivativeOp):
+                self.expand(op.callee, (*path, name))
+                heads = head_positions(self.functions[op.callee], op.heads)
+                derive = self.jvp if isinstance(op, JvpOp) else self.vjp
+                replace(op, derive(Request(op.callee, op.wrt, heads, op.unreachable), op.location))
+        self.expanded.add(name)
+
+    def new_function(
+        self, request: Request, rule: type[DerivativeOp], location: ir.Location
+    ) -> func.FuncOp:
+        """An empty private function with the derivative's type, named after the function it is
+        derived from.
+        """
+        callee = self.functions[request.callee]
+        inputs, results = rule.infer(callee, request.wrt, request.heads)
+        name = f"{request.callee}_{rule.MNEMONIC}"
+        while name in self.functions:
+            name += "_"
+        types = [s.to_mlir() for s in inputs], [s.to_mlir() for s in results]
+        with ir.InsertionPoint(self.module.body), location:
+            self.functions[name] = func.FuncOp(name, types, visibility="private")
+        names = argument_names(callee)
+        names += (
+            [f"ct{i}" for i in request.heads]
+            if rule is VjpOp
+            else [f"d_{names[i]}" for i in request.wrt]
+        )
+        self.functions[name].arg_attrs = ir.ArrayAttr.get(
+            [ir.DictAttr.get({"gradopt.name": ir.StringAttr.get(n)}) for n in names]
+        )
+        self.functions[name].add_entry_block([ir.Location.name(n, location) for n in names])
+        return self.functions[name]
+
+    # --- reverse mode -----------------------------------------------------------------------------
+
+    def vjp(self, request: Request, location: ir.Location) -> func.FuncOp:
+        """The function (inputs, cotangents) -> (results, gradients)."""
+        if request in self.derived:
+            return self.derived[request]
+        callee = self.functions[request.callee]
+        function = self.new_function(request, VjpOp, location)
+        count = len(callee.type.inputs)
+        block = function.entry_block
+        with Builder(ir.InsertionPoint(block), location):
+            with ir.InsertionPoint(block):
+                results = clone_body(self.functions, callee, list(block.arguments)[:count])
+            inputs = [block.arguments[i] for i in request.wrt]
+            seeds = list(
+                zip((results[i] for i in request.heads), list(block.arguments)[count:], strict=True)
+            )
+            gradients = reverse(block, inputs, seeds, location)
+            self._check_reachable(request, gradients, location)
+            gradients = [
+                zeros_like(wrap(x)) if g is None else g
+                for x, g in zip(inputs, gradients, strict=True)
+            ]
+            with ir.InsertionPoint(block), location:
+                func.ReturnOp([*results, *gradients])
+        self.derived[request] = function
+        self.expanded.add(function.name.value)
+        return function
+
+    def _check_reachable(
+        self, request: Request, gradients: list[Any], location: ir.Location
+    ) -> None:
+        if request.unreachable == "zeros":
+            return
+        names = argument_names(self.functions[request.callee])
+        missing = [
+            f"'{names[i]}'"
+            for i, gradient in zip(request.wrt, gradients, strict=True)
+            if gradient is None
+        ]
+        if missing:
+            raise failure([(
+                location,
+                f"'gradopt.vjp' op expected results of @{request.callee} that depend on every "
+                "input to differentiate, got "
+                f"unreachable {', '.join(missing)}; leave it out, or ask for zeros with "
+                "unreachable = \"zeros\" "
+                "(allow_unused=True in Python)",
+            )])  # fmt: skip
+
+    # --- forward mode -----------------------------------------------------------------------------
+
+    def jvp(self, request: Request, location: ir.Location) -> func.FuncOp:
+        """The function (inputs, tangents) -> (results, tangents of the heads), as the vjp of the
+        vjp.
+
+        g(ct) = vjp of f at ct is linear in ct: g(ct) = J^T ct. Its own vjp at a tangent t is J t,
+        for any ct. The ct used is ones, never zeros, which guards against infinite slopes would
+        take for "nothing to do".
+        """
+        forward = dataclasses.replace(request, kind="jvp")
+        if forward in self.derived:
+            return self.derived[forward]
+        inputs, results = signature(self.functions[request.callee])
+        inner = self.vjp(dataclasses.replace(request, unreachable="zeros"), location)
+        cotangents = tuple(range(len(inputs), len(inputs) + len(request.heads)))
+        gradients = tuple(range(len(results), len(results) + len(request.wrt)))
+        twice = self.vjp(Request(inner.name.value, cotangents, gradients), location)
+        function = self.new_function(request, JvpOp, location)
+        arguments = [wrap(a) for a in function.entry_block.arguments]
+        with Builder(ir.InsertionPoint(function.entry_block), location):
+            primals, tangents = arguments[: len(inputs)], arguments[len(inputs) :]
+            values = call(self.functions[request.callee], *primals)
+            ones = [ones_like(values[i]) for i in request.heads]
+            found = call(twice, *primals, *ones, *tangents)
+            with ir.InsertionPoint(function.entry_block), location:
+                func.ReturnOp([*values, *found[len(results) + len(request.wrt) :]])
+        self.derived[forward] = function
+        return function
+
+
+def replace(op: DerivativeOp, function: func.FuncOp) -> None:
+    """Put the derived function where the derivative op was: as a direct call, or as a constant
+    where it is used otherwise.
+    """
+    value = op.operation.results[0]
+    for use in list(value.uses):
+        user = use.owner
+        if isinstance(user.opview, func.CallIndirectOp):
+            with ir.InsertionPoint(user), user.location:
+                direct = func.CallOp(function, list(user.operands)[1:])
+            for old, new in zip(user.results, direct.operation.results, strict=True):
+                old.replace_all_uses_with(new)
+            user.erase()
+    if list(value.uses):
+        with ir.InsertionPoint(op), op.location:
+            symbol = ir.FlatSymbolRefAttr.get(function.name.value)
+            value.replace_all_uses_with(func.ConstantOp(value.type, symbol).result)
+    op.operation.erase()
+
+
+def reverse(
+    block: ir.Block,
+    inputs: list[ir.Value],
+    seeds: list[tuple[ir.Value, ir.Value]],
+    location: ir.Location,
+) -> list[Any]:
+    """Append the gradients of <results, cotangents> by `inputs` to the block, given (result,
+    cotangent) pairs.
+
+    Returns a tensor for each input; None where no seeded result depends on it. A gradient that is
+    zero though its input is reached is made of zeros. Raises PassError with all ops that have no
+    gradient rule.
+    """
+    ops = list(block.operations)
+    active = _active(ops, inputs)
+    reached = _reached(ops, [result for result, _ in seeds])
+    cotangents: dict[ir.Value, list[Any]] = {}
+    for result, ct in seeds:
+        cotangents.setdefault(result, []).append(wrap(ct))
+    faults = []
+    for op in reversed(ops):
+        with Builder(ir.InsertionPoint(block), _derived_location(op)):
+            cts = [_total(cotangents.pop(r, [])) for r in op.operation.results]
+        operands = list(op.operation.operands)
+        if all(ct is None for ct in cts) or not any(o in active for o in operands):
+            continue
+        if fault := _missing_rule(op):
+            faults.append((op.location, fault))
+            continue
+        if type(op).vjp is NO_GRADIENT:
+            continue
+        with Builder(ir.InsertionPoint(block), _derived_location(op)):
+            gradients = _apply_rule(op, cts)
+        for operand, gradient in zip(operands, gradients, strict=True):
+            if gradient is not None and operand in active:
+                cotangents.setdefault(operand, []).append(gradient)
+    if faults:
+        raise failure(reversed(faults))
+    with Builder(ir.InsertionPoint(block), location):
+        totals = [_total(cotangents.get(x, [])) for x in inputs]
+        return [
+            zeros_like(wrap(x)) if t is None and x in reached else t
+            for x, t in zip(inputs, totals, strict=True)
+        ]
+
+
+def _active(ops: list[Any], inputs: list[ir.Value]) -> set[ir.Value]:
+    """Floating-point values that depend on an input."""
+    active = set(inputs)
+    for op in ops:
+        if any(o in active for o in op.operation.operands):
+            active.update(
+                r for r in op.operation.results if is_float(TensorSpec.from_mlir(r.type).dtype)
+            )
+    return active
+
+
+def _reached(ops: list[Any], results: list[ir.Value]) -> set[ir.Value]:
+    """Values that a result depends on, in whatever way."""
+    reached = set(results)
+    for op in reversed(ops):
+        if any(r in reached for r in op.operation.results):
+            reached.update(op.operation.operands)
+    return reached
+
+
+def _total(contributions: list[Any]) -> Any:
+    """The sum in the order given; the contribution itself if there is one, None if there is
+    none.
+    """
+    if not contributions:
+        return None
+    first, *rest = contributions
+    for other in rest:
+        first = first + other
+    return first
+
+
+def _derived_location(op: Any) -> ir.Location:
+    """The op's location, with `.vjp` behind its name."""
+    location = op.location
+    return (
+        ir.Location.name(f"{location.name_str}.vjp", location.child_loc)
+        if isinstance(location, ir.NameLoc)
+        else location
+    )
+
+
+def _missing_rule(op: Any) -> str | None:
+    if isinstance(op, Op) and hasattr(type(op), "vjp"):
+        return None
+    name = op.operation.name
+    remedy = "define `vjp` on its class, or keep it out with stop_gradient"
+    return f"'{name}' op expected a gradient rule, got none; {remedy}"
+
+
+def _apply_rule(op: Op, cts: list[Any]) -> list[Any]:
+    """What the op's rule gives, checked: one entry an operand, each of the operand's type."""
+    try:
+        gradients = list(op.vjp(*cts))
+    except OpError as error:
+        raise failure([(op.location, str(error))]) from error
+    operands = op.operation.operands
+    if len(gradients) != len(operands):
+        raise _rule_fault(op, f"{len(operands)} entries", len(gradients))
+    for i, (operand, gradient) in enumerate(zip(operands, gradients, strict=True)):
+        if gradient is None or gradient.type == operand.type:
+            continue
+        if is_float(TensorSpec.from_mlir(operand.type).dtype):
+            raise _rule_fault(op, f"{operand.type} for operand {i}", gradient.type)
+    return gradients
+
+
+def _rule_fault(op: Op, expected: str, got: Any) -> PassError:
+    message = f"'{op.OPERATION_NAME}' op expected its gradient rule to give {expected}, got {got}"
+    return failure([(op.location, message)])

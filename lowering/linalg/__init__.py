@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""The lowerings to linalg, one file an op family."""
+
+from . import build, contraction, convolution, creation, elementwise, indexing, nn, reduction, shape
+from .registry import BODIES, LOWERINGS, is_lowered
+
+__all__ = [
+    "BODIES",
+    "LOWERINGS",
+    "build",
+    "contraction",
+    "convolution",
+    "creation",
+    "elementwise",
+    "indexing",
+    "is_lowered",
+    "nn",
+    "reduction",
+    "shape",
+]

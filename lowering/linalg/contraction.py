@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""dot_general as `linalg.matmul` or `linalg.batch_matmul` with indexing maps.
+
+Operands are never transposed to suit the product: axes are merged to [batch, rows, depth] or
+[batch, depth, rows], and the maps say which. Only axes that do not line up so are moved first. Sums
+of 16-bit floats and small integers are 32 bits wide.
+"""
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...dialect.contraction import DotGeneralOp, free_axes
+from ...dialect.mlir import ir
+from ...dialect.types import is_float
+from . import build
+from .build import PARALLEL, REDUCTION, Extent
+from .reduction import accumulator, rounded
+from .registry import lowers
+from .scalar import Scalar, convert
+from .shape import permuted
+
+
+@lowers(DotGeneralOp)
+def dot_general(op: Any, lhs: ir.Value, rhs: ir.Value) -> ir.Value:
+    dtype = op.result_specs()[0].dtype
+    wide = accumulator(dtype)
+    lhs_free = free_axes(build.rank_of(lhs), op.lhs_batch, op.lhs_contract)
+    rhs_free = free_axes(build.rank_of(rhs), op.rhs_batch, op.rhs_contract)
+    extents = [
+        *(build.extent(lhs, a) for a in (*op.lhs_batch, *lhs_free)),
+        *(build.extent(rhs, a) for a in rhs_free),
+    ]
+    # The contracted axes are walked in the order they have in lhs.
+    order = np.argsort(op.lhs_contract)
+    lhs_contract, rhs_contract = (
+        [axes[i] for i in order] for axes in (op.lhs_contract, op.rhs_contract)
+    )
+    a, a_last = as_matrix(lhs, op.lhs_batch, lhs_free, lhs_contract)
+    b, b_last = as_matrix(rhs, op.rhs_batch, rhs_free, rhs_contract)
+    product = multiply(a, b, a_last, b_last, dtype, wide)
+    return rounded(build.reshape(product, extents), wide, dtype)
+
+
+def as_matrix(
+    x: ir.Value, batch: Sequence[int], free: Sequence[int], contract: Sequence[int]
+) -> tuple[ir.Value, bool]:
+    """`x` with its axes merged to [batch, free, contract], and True, or to [batch, contract, free],
+    and False.
+
+    The batch axis is left out where there is none.
+    """
+    depth_last = (*batch, *free, *contract)
+    depth_first = (*batch, *contract, *free)
+    if depth_first == tuple(sorted(depth_first)) and depth_last != depth_first:
+        first, second, last = contract, free, False
+    else:
+        x = permuted(x, depth_last)
+        first, second, last = free, contract, True
+    shape = build.shape_of(x)
+    sizes = [len(batch)] if batch else []
+    cuts = np.cumsum([0, *sizes, len(first), len(second)])
+    return build.reshape(x, [build.product(shape[i:j]) for i, j in itertools.pairwise(cuts)]), last
+
+
+def multiply(
+    a: ir.Value, b: ir.Value, a_last: bool, b_last: bool, dtype: np.dtype, wide: np.dtype
+) -> ir.Value:
+    """[batch, rows, columns] = sum over depth; `a_last` and `b_last` say where depth stands."""
+    batched = build.rank_of(a) == 3
+    lead = [0] if batched else []
+    n = len(lead)
+    rows, columns, depth = n, n + 1, n + 2
+    a_axes, b_axes = (
+        [*lead, rows, depth] if a_last else [*lead, depth, rows],
+        [*lead, columns, depth] if b_last else [*lead, depth, columns],
+    )
+    shape: list[Extent] = [
+        *([build.extent(a, 0)] if batched else []),
+        build.extent(a, a_axes.index(rows)),
+        build.extent(b, b_axes.index(columns)),
+    ]
+    out = build.fill(0, shape, build.element_type(wide))
+    known = [
+        x if isinstance(x, int) else None
+        for x in (shape[n], shape[n + 1], build.extent(a, a_axes.index(depth)))
+    ]
+    if 0 in known or 0 in shape:
+        return out
+    out_axes = list(range(n + 2))
+    if known[0] == 1 or known[1] == 1 or known[2] == 1 or not _has_kernel(dtype):
+        return _by_generic(a, b, a_axes, b_axes, out, out_axes, dtype, wide)
+    maps = [
+        ir.AffineMapAttr.get(build.affine_map(n + 3, axes)) for axes in (a_axes, b_axes, out_axes)
+    ]
+    name = "linalg.batch_matmul" if batched else "linalg.matmul"
+    return build.named(name, [a, b], out, indexing_maps=ir.ArrayAttr.get(maps))
+
+
+def _has_kernel(dtype: np.dtype) -> bool:
+    """Named products extend their operands to the result's type, as signed numbers: unsigned ones
+    need a body of their own.
+    """
+    return is_float(dtype) or dtype.kind == "i"
+
+
+def _by_generic(
+    a: ir.Value,
+    b: ir.Value,
+    a_axes: list[int],
+    b_axes: list[int],
+    out: ir.Value,
+    out_axes: list[int],
+    dtype: np.dtype,
+    wide: np.dtype,
+) -> ir.Value:
+    """A product with one row, one column or one step of depth, which gain nothing from packing:
+    rows of a plain sum.
+    """
+
+    def body(x: ir.Value, y: ir.Value, total: ir.Value) -> list[ir.Value]:
+        left, right = convert(Scalar(x, dtype), wide), convert(Scalar(y, dtype), wide)
+        return [(Scalar(total, wide) + left * right).value]
+
+    loops = [PARALLEL] * len(out_axes) + [REDUCTION]
+    return build.generic([(a, a_axes), (b, b_axes)], [(out, out_axes)], loops, body)[0]

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Reading and adding at given positions. Indices are brought inside first, so no index can touch
+other memory.
+
+Rows are read by `iree_linalg_ext.gather` and added by `iree_linalg_ext.scatter` with
+`unique_indices = false`, which runs on one workgroup and is right with repeated positions.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from ...dialect.indexing import ScatterAddOp, TakeOp
+from ...dialect.mlir import ir
+from ...dialect.types import TensorSpec, int32, int64
+from . import build
+from .registry import lowers
+from .scalar import Scalar, convert, maximum, minimum, select
+from .shape import permuted
+
+
+def positions(indices: ir.Value, spec: TensorSpec, extent: int) -> ir.Value:
+    """Indices as a column [n, 1] of i32 in [0, extent): negative ones counted from the end, then
+    the nearest inside.
+    """
+    wide = int64 if spec.dtype.itemsize >= 4 and spec.dtype != int32 else int32
+
+    def body(v: ir.Value) -> ir.Value:
+        i = convert(Scalar(v, spec.dtype), wide)
+        i = select(i < 0, i + extent, i) if spec.dtype.kind == "i" else i
+        return convert(minimum(maximum(i, 0), extent - 1), int32).value
+
+    inside = build.elementwise([indices], build.element_type(int32), body)
+    return build.reshape(inside, [build.product(build.shape_of(indices)), 1])
+
+
+@lowers(TakeOp)
+def take(op: Any, x: ir.Value, indices: ir.Value) -> ir.Value:
+    x_spec, i_spec = op.operand_specs()
+    front, back = _fronted(x, op.axis)
+    rows = build.product(back)
+    where = positions(indices, i_spec, x_spec.shape[op.axis] or 0)
+    table = build.reshape(front, [build.extent(front, 0), rows])
+    count = build.extent(where, 0)
+    if 0 in (count, rows):
+        return build.empty(_result_shape(op, x, indices), build.element_of(x))
+    out = build.empty([count, rows], build.element_of(x))
+    found = ir.Operation.create(
+        "iree_linalg_ext.gather",
+        results=[out.type],
+        operands=[table, where, out],
+        attributes=_dimension_map([1, 1, 1, 0]),
+    ).results[0]
+    found = build.reshape(found, [*build.shape_of(indices), *back])
+    return permuted(found, _unfronted(op.axis, i_spec.rank, x_spec.rank))
+
+
+@lowers(ScatterAddOp)
+def scatter_add(op: Any, x: ir.Value, indices: ir.Value, updates: ir.Value) -> ir.Value:
+    x_spec, i_spec, _ = op.operand_specs()
+    front, back = _fronted(x, op.axis)
+    rows = build.product(back)
+    where = positions(indices, i_spec, x_spec.shape[op.axis] or 0)
+    count = build.extent(where, 0)
+    if 0 in (count, rows):
+        return x
+    moved = _unfronted(op.axis, i_spec.rank, x_spec.rank)
+    values = build.reshape(
+        permuted(updates, [moved.index(a) for a in range(len(moved))]), [count, rows]
+    )
+    table = build.reshape(front, [build.extent(front, 0), rows])
+    scattered = ir.Operation.create(
+        "iree_linalg_ext.scatter",
+        results=[table.type],
+        operands=[values, where, table],
+        attributes=_dimension_map([1, 1, 1, 0]) | {"unique_indices": ir.BoolAttr.get(False)},
+        regions=1,
+    )
+    element = build.element_of(x)
+    block = scattered.regions[0].blocks.append(element, element)
+    with ir.InsertionPoint(block):
+        update, old = (Scalar(v, x_spec.dtype) for v in block.arguments)
+        ir.Operation.create("iree_linalg_ext.yield", operands=[(old + update).value])
+    result = build.reshape(scattered.results[0], [build.extent(front, 0), *back])
+    return permuted(result, _unfronted(op.axis, 1, x_spec.rank))
+
+
+def _dimension_map(segments: Sequence[int]) -> dict[str, ir.Attribute]:
+    return {
+        "dimension_map": ir.DenseI64ArrayAttr.get([0]),
+        "operandSegmentSizes": ir.DenseI32ArrayAttr.get(list(segments)),
+    }
+
+
+def _fronted(x: ir.Value, axis: int) -> tuple[ir.Value, list[build.Extent]]:
+    """`x` with `axis` first, and the extents behind it."""
+    order = [axis, *(a for a in range(build.rank_of(x)) if a != axis)]
+    front = permuted(x, order)
+    return front, build.shape_of(front)[1:]
+
+
+def _unfronted(axis: int, count: int, rank: int) -> list[int]:
+    """The permutation that puts the first `count` axes where `axis` was among the `rank` - 1
+    others.
+    """
+    rest = list(range(count, count + rank - 1))
+    return [*rest[:axis], *range(count), *rest[axis:]]
+
+
+def _result_shape(op: Any, x: ir.Value, indices: ir.Value) -> list[build.Extent]:
+    shape = build.shape_of(x)
+    return [*shape[: op.axis], *build.shape_of(indices), *shape[op.axis + 1 :]]

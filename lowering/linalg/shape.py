@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Moving elements: what can be a view is one; the rest are copies in forms that IREE tiles."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from ...dialect.mlir import DYNAMIC, arith, ir, tensor
+from ...dialect.shape import BroadcastOp, ReshapeOp, TransposeOp
+from ...dialect.slicing import ConcatOp, PadOp, ReverseOp, SliceOp, StackOp, UnstackOp
+from . import build
+from .build import PARALLEL, Extent
+from .registry import lowers
+
+
+@lowers(ReshapeOp)
+def reshape(op: Any, x: ir.Value, *like: ir.Value) -> ir.Value:
+    return build.reshape(x, known_extents(op.shape, x, like))
+
+
+def known_extents(
+    shape: Sequence[int | None], x: ir.Value, like: Sequence[ir.Value]
+) -> list[Extent]:
+    """The extents of a reshape's result: a single unknown one from the number of elements, several
+    from `like`.
+    """
+    if shape.count(None) > 1:
+        return [build.extent(like[0], axis) if n is None else n for axis, n in enumerate(shape)]
+    if None not in shape:
+        return list(shape)
+    total = build.product(build.shape_of(x))
+    rest = build.product([n for n in shape if n is not None])
+    unknown = total if rest == 1 else arith.divui(build.as_index(total), build.as_index(rest))
+    return [unknown if n is None else n for n in shape]
+
+
+@lowers(TransposeOp)
+def transpose(op: Any, x: ir.Value) -> ir.Value:
+    return permuted(x, op.permutation)
+
+
+def permuted(x: ir.Value, permutation: Sequence[int]) -> ir.Value:
+    """Axes in another order; `x` itself if the order is that it has."""
+    if list(permutation) == sorted(permutation):
+        return x
+    out = build.empty([build.extent(x, p) for p in permutation], build.element_of(x))
+    return build.named(
+        "linalg.transpose", [x], out, permutation=ir.DenseI64ArrayAttr.get(list(permutation))
+    )
+
+
+@lowers(BroadcastOp)
+def broadcast(op: Any, x: ir.Value, *like: ir.Value) -> ir.Value:
+    """A copy through a map, where no elementwise op takes the broadcast in."""
+    kept = [a for a, n in enumerate(build.static_shape(x)) if n != 1 or op.shape[op.dims[a]] == 1]
+    axes = [op.dims[a] for a in kept]
+    if len(kept) < len(op.dims):
+        x = build.reshape(x, [build.extent(x, a) for a in kept])
+    shape: list[Extent] = [
+        n
+        if n is not None
+        else build.extent(x, axes.index(i))
+        if i in axes
+        else build.extent(like[0], i)
+        for i, n in enumerate(op.shape)
+    ]
+    loops = list(range(len(shape)))
+    out = build.empty(shape, build.element_of(x))
+    return build.generic(
+        [(x, axes)], [(out, loops)], [PARALLEL] * len(loops), lambda element, _: [element]
+    )[0]
+
+
+@lowers(ConcatOp)
+def concat(op: Any, lhs: ir.Value, rhs: ir.Value) -> ir.Value:
+    """Nested concatenations along the axis, used only here, are flattened into one copy"""
+    parts = [*_parts(lhs, op.axis), *_parts(rhs, op.axis)]
+    return joined(parts, op.axis, build.lowered_type(op.result_specs()[0]))
+
+
+def _parts(value: ir.Value, axis: int) -> list[ir.Value]:
+    owner = value.owner
+    if (
+        not isinstance(owner, ir.Block)
+        and owner.name == "tensor.concat"
+        and owner.attributes["dim"].value == axis
+    ):
+        return list(owner.operands)
+    return [value]
+
+
+def joined(parts: Sequence[ir.Value], axis: int, kind: ir.Type) -> ir.Value:
+    """Tensors one after the other along an axis: `tensor.concat` along the first, else inserted one
+    by one.
+
+    IREE 3.13 turns inner concatenations into outer ones with transposes, which is slower, and
+    crashes where an operand is one of several results of a generic (iree-cpu-2.md, section 12).
+    """
+    if axis == 0:
+        return tensor.concat(kind, 0, list(parts))
+    shape = build.shape_of(parts[0])
+    shape[axis] = sum(build.static_shape(p)[axis] for p in parts)
+    whole, at = build.empty(shape, build.element_of(parts[0])), 0
+    for part in parts:
+        extents = build.shape_of(part)
+        whole = _inserted(part, whole, [at if a == axis else 0 for a in range(len(shape))], extents)
+        at += extents[axis]  # type: ignore[operator]
+    return whole
+
+
+def _inserted(
+    part: ir.Value, whole: ir.Value, start: Sequence[int], extents: Sequence[Extent]
+) -> ir.Value:
+    sizes = [n if isinstance(n, int) else DYNAMIC for n in extents]
+    unknown = [n for n in extents if not isinstance(n, int)]
+    return tensor.InsertSliceOp(
+        part, whole, [], unknown, [], list(start), sizes, [1] * len(sizes)
+    ).result
+
+
+@lowers(StackOp)
+def stack(op: Any, *xs: ir.Value) -> ir.Value:
+    shape = build.shape_of(xs[0])
+    slot = [*shape[: op.axis], 1, *shape[op.axis :]]
+    return joined(
+        [build.reshape(x, slot) for x in xs], op.axis, build.lowered_type(op.result_specs()[0])
+    )
+
+
+@lowers(UnstackOp)
+def unstack(op: Any, x: ir.Value) -> list[ir.Value]:
+    spec = op.operand_specs()[0]
+    rest = [n for i, n in enumerate(build.shape_of(x)) if i != op.axis]
+    starts = [
+        [i if a == op.axis else 0 for a in range(spec.rank)]
+        for i in range(spec.shape[op.axis] or 0)
+    ]
+    extents = [1 if a == op.axis else n for a, n in enumerate(build.shape_of(x))]
+    return [build.reshape(extract(x, start, extents, [1] * spec.rank), rest) for start in starts]
+
+
+@lowers(SliceOp)
+def slice_(op: Any, x: ir.Value) -> ir.Value:
+    (result,) = op.result_specs()
+    extents = [build.extent(x, axis) if n is None else n for axis, n in enumerate(result.shape)]
+    return extract(x, op.start, extents, op.stride)
+
+
+def extract(
+    x: ir.Value, start: Sequence[int], extents: Sequence[Extent], stride: Sequence[int]
+) -> ir.Value:
+    """`extents` elements from `start` on, every stride-th."""
+    if 0 in extents:  # MLIR takes an offset at the very end for out of bounds
+        return build.empty(extents, build.element_of(x))
+    sizes = [n if isinstance(n, int) else DYNAMIC for n in extents]
+    unknown = [n for n in extents if not isinstance(n, int)]
+    kind = build.tensor_type(extents, build.element_of(x))
+    return tensor.ExtractSliceOp(kind, x, [], unknown, [], list(start), sizes, list(stride)).result
+
+
+@lowers(PadOp)
+def pad(op: Any, x: ir.Value) -> ir.Value:
+    """Padding between elements is padding after each element of an axis split in two, cut off after
+    the last
+    """
+    spec = op.operand_specs()[0]
+    value = build.number(op.value, build.element_of(x))
+    if 0 in spec.shape:
+        return build.fill(value, list(op.result_specs()[0].shape), build.element_of(x))
+    if any(op.interior):
+        split = [n for axis, extent in enumerate(build.shape_of(x)) for n in (extent, 1)]
+        spread = padded(
+            build.reshape(x, split),
+            [0] * len(split),
+            [w for i in op.interior for w in (0, i)],
+            value,
+        )
+        merged = [_spaced(n, i) for n, i in zip(build.shape_of(x), op.interior, strict=True)]
+        whole = build.reshape(spread, merged)
+        cut = [
+            _spaced(n, i, last=True) for n, i in zip(build.shape_of(x), op.interior, strict=True)
+        ]
+        x = extract(whole, [0] * spec.rank, cut, [1] * spec.rank)
+    return padded(x, op.low, op.high, value)
+
+
+def _spaced(extent: Extent, interior: int, last: bool = False) -> Extent:
+    return (
+        extent
+        if interior == 0 or not isinstance(extent, int)
+        else extent * (interior + 1) - (interior if last else 0)
+    )
+
+
+def padded(x: ir.Value, low: Sequence[int], high: Sequence[int], value: ir.Value) -> ir.Value:
+    """`tensor.pad` with a constant; `x` itself where nothing is added."""
+    if not any((*low, *high)):
+        return x
+    extents: list[Extent] = [
+        n + lo + hi if isinstance(n, int) else n
+        for n, lo, hi in zip(build.shape_of(x), low, high, strict=True)
+    ]
+    op = tensor.PadOp(
+        build.tensor_type(extents, build.element_of(x)), x, [], [], list(low), list(high)
+    )
+    block = op.regions[0].blocks.append(*[ir.IndexType.get()] * len(low))
+    with ir.InsertionPoint(block):
+        tensor.YieldOp(value)
+    return op.result
+
+
+@lowers(ReverseOp)
+def reverse(op: Any, x: ir.Value) -> ir.Value:
+    """Reads at extent - 1 - i: IREE does not take reversed maps"""
+    extents = build.shape_of(x)
+    if 0 in extents or not op.axes:
+        return x
+    axes = list(range(len(extents)))
+
+    def body(_: ir.Value) -> list[ir.Value]:
+        where = [build.loop_index(a) for a in axes]
+        for a in op.axes:
+            last = arith.subi(build.as_index(extents[a]), build.index(1))
+            where[a] = arith.subi(last, where[a])
+        return [tensor.extract(x, where)]
+
+    out = build.empty(extents, build.element_of(x))
+    return build.generic([], [(out, axes)], [PARALLEL] * len(axes), body)[0]

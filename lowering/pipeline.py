@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Pass pipelines: gradopt's own, the parser of their text, and how they run, gradopt's passes mixed
+with MLIR's.
+
+MLIR cannot parse the name of a pass written in Python, so the text is parsed here; every stretch of
+MLIR's own passes is handed over to MLIR.
+"""
+
+import dataclasses
+import functools
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from ..dialect.mlir import diagnostics, ir, passmanager
+from ..errors import Diagnostic, PassError, PipelineError
+from . import bufferize, differentiate, inline, simplify, to_linalg
+from .passes import PASSES
+
+STAGES = {
+    "graph": "",
+    "differentiated": "gradopt-differentiate,gradopt-inline,symbol-dce",
+    "simplified": "gradopt-simplify",
+    "linalg": "convert-gradopt-to-linalg,gradopt-bufferize",
+}
+"""What happens to a graph before IREE gets it: each stage's name and the passes that lead to it
+from the one before.
+"""
+
+PIPELINES = {"gradopt-lower": ",".join(filter(None, STAGES.values()))}
+"""Names that stand for several passes."""
+
+MODULE = "builtin.module"
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """One pass of a parsed pipeline: its name, options as text, and the passes nested in it if it
+    is an op's name.
+    """
+
+    name: str
+    options: str = ""
+    nested: tuple["Step", ...] = ()
+    is_anchor: bool = False
+
+    def __str__(self) -> str:
+        if self.is_anchor:
+            return f"{self.name}({','.join(map(str, self.nested))})"
+        return f"{self.name}{{{self.options}}}" if self.options else self.name
+
+
+@functools.cache
+def parse(text: str) -> tuple[Step, ...]:
+    """The steps of a pipeline such as
+    `builtin.module(gradopt-simplify{max-iterations=2},func.func(cse))`.
+
+    `builtin.module(...)` around the whole is optional. Raises PipelineError for malformed text,
+    unknown passes and options.
+    """
+    parser = _Parser(text)
+    steps = parser.steps()
+    if parser.rest:
+        raise PipelineError(
+            f"pipeline expected ',' or its end, got '{parser.rest[:20]}' at character "
+            f"{parser.at + 1} of '{text}'"
+        )
+    if len(steps) == 1 and steps[0].is_anchor and steps[0].name == MODULE:
+        steps = list(steps[0].nested)
+    steps = [s for step in steps for s in _expand(step)]
+    for step in steps:
+        _check(step)
+    return tuple(steps)
+
+
+class _Parser:
+    """Recursive descent over: steps = step (',' step)*; step = name ('(' steps ')' | '{' options
+    '}')?
+    """
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.at = 0
+
+    @property
+    def rest(self) -> str:
+        return self.text[self.at :].lstrip()
+
+    def steps(self) -> list[Step]:
+        found = [self.step()] if self.rest and not self.rest.startswith(")") else []
+        while self.accept(","):
+            found.append(self.step())
+        return found
+
+    def step(self) -> Step:
+        start = self.text[self.at :]
+        self.at += len(start) - len(start.lstrip())
+        end = self.at
+        while end < len(self.text) and (self.text[end].isalnum() or self.text[end] in "-_."):
+            end += 1
+        name = self.text[self.at : end]
+        if not name:
+            got = f"'{self.rest[:20]}'" if self.rest else "its end"
+            raise PipelineError(
+                f"pipeline expected a pass or op name, got {got} at character {self.at + 1} of "
+                f"'{self.text}'"
+            )
+        self.at = end
+        if self.accept("("):
+            nested = tuple(self.steps())
+            self.require(")")
+            return Step(name, nested=nested, is_anchor=True)
+        return Step(name, self.braced())
+
+    def braced(self) -> str:
+        if not self.accept("{"):
+            return ""
+        start, depth = self.at, 1
+        while self.at < len(self.text) and depth:
+            depth += {"{": 1, "}": -1}.get(self.text[self.at], 0)
+            self.at += 1
+        if depth:
+            raise PipelineError(f"pipeline expected '}}', got its end, in '{self.text}'")
+        return self.text[start : self.at - 1].strip()
+
+    def accept(self, sign: str) -> bool:
+        if not self.rest.startswith(sign):
+            return False
+        self.at = len(self.text) - len(self.rest) + 1
+        return True
+
+    def require(self, sign: str) -> None:
+        if not self.accept(sign):
+            got = f"'{self.rest[:20]}'" if self.rest else "its end"
+            raise PipelineError(
+                f"pipeline expected '{sign}', got {got} at character {self.at + 1} of '{self.text}'"
+            )
+
+
+def _expand(step: Step) -> Iterator[Step]:
+    if step.name in PIPELINES and not step.is_anchor:
+        yield from (Step(name) for name in PIPELINES[step.name].split(","))
+    else:
+        yield step
+
+
+def _check(step: Step) -> None:
+    if step.name in PASSES:
+        PASSES[step.name].parse_options(split_options(step.options))
+        return
+    if own := [s.name for s in _walk(step) if s.name in PASSES]:
+        raise PipelineError(
+            f"pass '{own[0]}' expected to run on {MODULE}, got nested in '{step.name}'; move it out"
+        )
+    try:
+        with ir.Context():
+            passmanager.PassManager.parse(f"{MODULE}({step})")
+    except ValueError as error:
+        reason = str(error).splitlines()[0].split("error: ")[-1]
+        raise PipelineError(
+            f"pipeline step '{step}': {reason}; --list-passes shows gradopt's passes"
+        ) from None
+
+
+def _walk(step: Step) -> Iterator[Step]:
+    yield step
+    for nested in step.nested:
+        yield from _walk(nested)
+
+
+def split_options(text: str) -> dict[str, str]:
+    """`a=1 b=2` as a dict; an option without a value is `true`."""
+    return dict((word.split("=", 1) if "=" in word else (word, "true")) for word in text.split())  # type: ignore[misc]
+
+
+def run(
+    module: ir.Module,
+    steps: Sequence[Step] | str,
+    after: Callable[[Step, float], None] | None = None,
+) -> None:
+    """Run a pipeline on a module, in place; `after` is called with each step and its seconds.
+
+    Raises PassError with MLIR's diagnostics where a pass fails or leaves IR that does not verify.
+    """
+    with module.context:
+        for step in parse(steps) if isinstance(steps, str) else steps:
+            start = time.perf_counter()
+            try:
+                if step.name in PASSES:
+                    own = PASSES[step.name]
+                    own.run(module, **own.parse_options(split_options(step.options)))
+                else:
+                    passmanager.PassManager.parse(f"{MODULE}({step})").run(module.operation)
+            except ir.MLIRError as error:
+                found = diagnostics(error) or [
+                    Diagnostic("", 0, 0, "error", f"pass '{step}' failed")
+                ]
+                raise PassError(found) from None
+            if after:
+                after(step, time.perf_counter() - start)
+
+
+__all__ = [
+    "PIPELINES",
+    "STAGES",
+    "Step",
+    "bufferize",
+    "differentiate",
+    "inline",
+    "parse",
+    "run",
+    "simplify",
+    "to_linalg",
+]

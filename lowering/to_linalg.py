@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""convert-gradopt-to-linalg: every op of the dialect as linalg on tensors, in the forms that IREE
+compiles well.
+
+Elementwise bodies read constants as numbers, index ramps as loop indices and broadcasts through
+indexing maps, so these are lowered only where something else uses them. The lowerings stand in
+`linalg/`, one file an op family.
+"""
+
+from typing import Any
+
+from ..dialect.base import Op
+from ..dialect.contraction import DotGeneralOp
+from ..dialect.control import DerivativeOp, symbols
+from ..dialect.convolution import ConvOp
+from ..dialect.creation import ConstantOp, IotaOp
+from ..dialect.mlir import func, ir, passmanager
+from ..dialect.shape import BroadcastOp
+from ..dialect.types import TensorSpec
+from .fusion import Fusion, Tree
+from .linalg import LOWERINGS, build
+from .linalg.registry import BODIES
+from .passes import failure, gradopt_pass
+
+ON_DEMAND = (ConstantOp, BroadcastOp, IotaOp)
+PRODUCTS = (DotGeneralOp, ConvOp)
+
+
+@gradopt_pass("convert-gradopt-to-linalg")
+def to_linalg(module: ir.Module) -> None:
+    """Lower every gradopt op to linalg, arith, math and tensor ops; unsigned types become
+    signless.
+    """
+    module.operation.context.allow_unregistered_dialects = True  # for IREE's own ops
+    for function in symbols(module).values():
+        if not function.is_external:
+            FunctionLowering(function).run()
+    for _ in range(2):  # extents of results become extents of inputs, through IREE's ops too
+        clean = "builtin.module(resolve-shaped-type-result-dims,canonicalize,cse)"
+        passmanager.PassManager.parse(clean).run(module.operation)
+        module.operation.walk(_look_through_barriers)
+
+
+def _look_through_barriers(op: ir.Operation) -> ir.WalkResult:
+    if op.name == "tensor.dim":
+        op.operands[0] = build.of_same_shape(op.operands[0])
+    return ir.WalkResult.ADVANCE
+
+
+class FunctionLowering:
+    """Lowers one function in place: linalg is built in front of each op, then the gradopt ops are
+    erased.
+    """
+
+    def __init__(self, function: func.FuncOp) -> None:
+        self.function = function
+        self.block = function.entry_block
+        self.ops = [op for op in self.block.operations if isinstance(op, Op)]
+        self.values: dict[ir.Value, ir.Value] = {a: a for a in self.block.arguments}
+
+    def run(self) -> None:
+        specs = [TensorSpec.from_mlir(a.type) for a in self.block.arguments]
+        self._check()
+        self.fusion = Fusion(self.ops)
+        self.positions = {r: i for i, op in enumerate(self.ops) for r in op.operation.results}
+        for op in self.ops:
+            if not isinstance(op, ON_DEMAND) and not self.fusion.is_inside(op):
+                self._lower(op)
+        terminator = list(self.block.operations)[-1].operation
+        for i, operand in enumerate(list(terminator.operands)):
+            terminator.operands[i] = self.value(operand)
+        for op in reversed(self.ops):
+            op.operation.erase()
+        self._retype(specs, [o.type for o in terminator.operands])
+
+    def _check(self) -> None:
+        faults = []
+        for op in self.ops:
+            name = op.OPERATION_NAME
+            if isinstance(op, DerivativeOp):
+                text = f"'{name}' op has to be expanded first; run gradopt-differentiate"
+                faults.append((op.location, text))
+            elif type(op) not in LOWERINGS and type(op) not in BODIES:
+                faults.append((op.location, f"'{name}' op expected a lowering to linalg, got none"))
+        if faults:
+            raise failure(faults)
+
+    def _retype(self, specs: list[TensorSpec], results: list[ir.Type]) -> None:
+        with self.function.location:
+            inputs = [build.lowered_type(s) for s in specs]
+            for argument, kind in zip(self.block.arguments, inputs, strict=True):
+                argument.set_type(kind)
+            kind = ir.FunctionType.get(inputs, results)
+            self.function.attributes["function_type"] = ir.TypeAttr.get(kind)
+
+    def value(self, old: ir.Value) -> ir.Value:
+        """The lowered form of a value; what is lowered on demand is lowered where its op stands."""
+        if old not in self.values:
+            self._lower(old.owner.opview)
+        return self.values[old]
+
+    def _lower(self, op: Any) -> None:
+        with ir.InsertionPoint(op), op.location:
+            if type(op) in BODIES:
+                new = self._elementwise(op)
+            else:
+                new = LOWERINGS[type(op)](op, *(self.value(o) for o in op.operation.operands))
+        new = new if isinstance(new, list) else [new]
+        self.values.update(zip(op.operation.results, new, strict=True))
+
+    # --- elementwise ops -----------------------------------------------------------------------
+
+    def _elementwise(self, op: Any) -> ir.Value:
+        """One generic over the result's shape, with the ops that are computed inside it."""
+        (result,) = op.result_specs()
+        tree = Tree(op, self.fusion, self.value)
+        loops = list(range(result.rank))
+        out = build.empty(self._extents(tree, result), build.element_type(result.dtype))
+        kinds = [build.PARALLEL] * result.rank
+        value = build.generic(tree.inputs, [(out, loops)], kinds, tree.body)[0]
+        apart = op.operation.results[0] in self.fusion.cut or self._would_escape_twice(op)
+        return build.barrier(value) if apart else value
+
+    def _would_escape_twice(self, op: Any) -> bool:
+        """True for an epilogue of a product that is used both by what IREE would fuse behind it and
+        by others.
+
+        With data tiling, IREE 3.13 cannot compile a product of which two such results are kept
+        ("large vector sizes").
+        """
+        result = op.operation.results[0]
+        if len(list(result.uses)) < 2 or not any(map(self._is_product, self.fusion.reads[result])):
+            return False
+        here = self.positions[result]
+        return any(
+            all(self._is_ready(value, here) for value in self.fusion.reads[r.operation.results[0]])
+            for r in self.fusion.readers(result)
+        )
+
+    def _is_ready(self, value: ir.Value, position: int) -> bool:
+        """True if `value` is there when the op at `position` has run."""
+        if self.positions.get(value, -1) <= position:
+            return True
+        owner = value.owner.opview
+        return isinstance(owner, ON_DEMAND) and all(
+            self._is_ready(o, position) for o in owner.operation.operands
+        )
+
+    def _is_product(self, value: ir.Value) -> bool:
+        return not isinstance(value.owner, ir.Block) and isinstance(value.owner.opview, PRODUCTS)
+
+    def _extents(self, tree: Tree, result: TensorSpec) -> list[build.Extent]:
+        return [
+            n if n is not None else self._unknown(tree, axis) for axis, n in enumerate(result.shape)
+        ]
+
+    def _unknown(self, tree: Tree, axis: int) -> build.Extent:
+        """An extent from an input that has it, else from what a broadcast in the tree is like."""
+        for value, loops in tree.inputs:
+            if axis in loops:
+                return build.extent(value, loops.index(axis))
+        operands = [o for node in tree.nodes() for o in node.op.operation.operands]
+        owners = [o.owner.opview for o in operands if not isinstance(o.owner, ir.Block)]
+        like = next(b for b in owners if isinstance(b, BroadcastOp) and b.like)
+        return build.extent(self.value(like.operation.operands[1]), axis)
