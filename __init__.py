@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""gradopt: the training compiler for IREE. `import gradopt as go`."""
+
+# ruff: noqa: A004 - NumPy's names are the point
+from .dialect.activation import (
+    celu,
+    elu,
+    gelu,
+    hard_sigmoid,
+    hard_swish,
+    hardtanh,
+    leaky_relu,
+    mish,
+    prelu,
+    relu,
+    relu6,
+    selu,
+    sigmoid,
+    silu,
+    softplus,
+    softsign,
+)
+from .dialect.arithmetic import (
+    abs,
+    add,
+    ceil,
+    copysign,
+    div,
+    floor,
+    floor_divide,
+    fmod,
+    maximum,
+    minimum,
+    mul,
+    neg,
+    remainder,
+    round,
+    round_half_away,
+    sign,
+    sub,
+    trunc,
+)
+from .dialect.builder import name_scope
+from .dialect.contraction import dot, dot_general, matmul, outer, tensordot
+from .dialect.control import optimization_barrier, stop_gradient
+from .dialect.convolution import conv, conv_transpose
+from .dialect.creation import (
+    arange,
+    constant,
+    eye,
+    full,
+    full_like,
+    iota,
+    ones,
+    ones_like,
+    zeros,
+    zeros_like,
+)
+from .dialect.elementwise import mul_no_nan
+from .dialect.graph import Graph, trace
+from .dialect.indexing import embedding, scatter_add, take
+from .dialect.logic import (
+    bitcast,
+    bitwise_and,
+    bitwise_not,
+    bitwise_or,
+    bitwise_xor,
+    clamp,
+    clip,
+    compare,
+    convert,
+    equal,
+    greater,
+    greater_equal,
+    is_finite,
+    is_inf,
+    is_nan,
+    less,
+    less_equal,
+    logical_and,
+    logical_not,
+    logical_or,
+    logical_xor,
+    not_equal,
+    select,
+    shift_left,
+    shift_right,
+    where,
+)
+from .dialect.nn import (
+    batch_norm,
+    bce_with_logits,
+    cross_entropy,
+    layer_norm,
+    log_softmax,
+    mse,
+    one_hot,
+    rms_norm,
+    softmax,
+)
+from .dialect.reduction import (
+    all,
+    any,
+    argmax,
+    argmin,
+    logsumexp,
+    max,
+    mean,
+    min,
+    norm,
+    prod,
+    std,
+    sum,
+    var,
+)
+from .dialect.shape import (
+    broadcast_to,
+    expand_dims,
+    moveaxis,
+    reshape,
+    squeeze,
+    swapaxes,
+    tile,
+    transpose,
+)
+from .dialect.slicing import concat, flip, pad, split, stack, tril, triu, unstack
+from .dialect.special import digamma, erf, erf_inv, erfc, lgamma, polygamma
+from .dialect.tensor import Tensor
+from .dialect.transcendental import (
+    acos,
+    acosh,
+    asin,
+    asinh,
+    atan,
+    atan2,
+    atanh,
+    cbrt,
+    cos,
+    cosh,
+    exp,
+    exp2,
+    expm1,
+    hypot,
+    log,
+    log1p,
+    log2,
+    log10,
+    logaddexp,
+    pow,
+    reciprocal,
+    rsqrt,
+    sin,
+    sinh,
+    sqrt,
+    square,
+    tan,
+    tanh,
+)
+from .dialect.transform import grad, jvp, value_and_grad, vjp
+from .dialect.types import TensorSpec
+from .runtime.artifact import export
+from .runtime.cache import cache_info
+from .runtime.device import Array, device_put
+from .runtime.function import CachedFunction, compile
+
+__version__ = "0.1.0"

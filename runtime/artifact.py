@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Artifacts: compiled functions, weights and a manifest in files that run where neither gradopt nor
+a compiler is installed.
+
+`NAME.vmfb` holds the functions, `NAME.safetensors` the weights, `NAME.json` the manifest, which
+says what each function takes and returns, for which target and CPU it was compiled, by which
+versions, and the digests of the other two files.
+"""
+
+import hashlib
+import json
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import safetensors.numpy
+
+from ..dialect import trees
+from ..dialect.control import argument_names, signature, symbols
+from ..dialect.graph import trace
+from ..dialect.mlir import func, ir
+from ..dialect.types import TensorSpec
+from ..errors import ArtifactError
+from ..lowering import pipeline
+from ..lowering.target import Target, host_features
+from ..lowering.target import target as find_target
+from . import cache
+from .cache import versions, write_whole
+from .compiler import compile_linalg
+from .device import Module
+from .signature import module_key
+
+FORMAT = "gradopt-artifact-1"
+
+
+def export(
+    path: str | pathlib.Path,
+    functions: Mapping[str, tuple[Callable[..., Any], Sequence[Any]]],
+    parameters: Mapping[str, Any] | None = None,
+    target: str = "cpu",
+) -> pathlib.Path:
+    """Write an artifact: `path`.vmfb, `path`.safetensors and `path`.json; returns the manifest's
+    path.
+
+    `functions` maps a name to a Python function and the arguments it is compiled for: trees of
+    TensorSpec (None for an extent known only at run time) or arrays that stand for their type.
+    `parameters` maps names of arguments to trees of arrays: they become the weights file, and
+    inputs of those names are marked as parameters in the manifest.
+    """
+    base = pathlib.Path(path)
+    chosen = find_target(target)
+    graphs = [trace(fn, *specs, name=name) for name, (fn, specs) in functions.items()]
+    if not graphs:
+        raise ArtifactError("export expected at least one function, got none")
+    weights = _named_arrays(parameters or {})
+    tables = [_describe(g.func, weights, g.out_tree) for g in graphs]
+    image = compile_modules([g.module for g in graphs], base.name, chosen)
+    return write(base, image, tables, weights, chosen)
+
+
+def compile_modules(modules: Sequence[ir.Module], name: str, target: Target) -> bytes:
+    """One VMFB with the public functions of several modules, from the disk cache if it is there."""
+    texts = []
+    for module in modules:
+        with module.context:
+            texts.append(module.operation.get_asm())
+
+    def make() -> bytes:
+        functions = "\n".join(map(lowered_functions, modules))
+        return compile_linalg(f"module {{\n{functions}\n}}\n", target, name)
+
+    return cache.image(module_key("\n".join(texts), target), make)
+
+
+def lowered_functions(module: ir.Module) -> str:
+    """The public functions of a module, lowered, as text that can stand beside others."""
+    with module.context:
+        copy = ir.Module.parse(module.operation.get_asm(enable_debug_info=True))
+        pipeline.run(copy, "gradopt-lower")
+        return "\n".join(op.operation.get_asm(use_local_scope=True) for op in copy.body.operations)
+
+
+def write(
+    base: pathlib.Path,
+    image: bytes,
+    tables: list[dict[str, Any]],
+    weights: Mapping[str, np.ndarray],
+    target: Target,
+) -> pathlib.Path:
+    """Write the files of an artifact, the manifest last, each whole or not at all."""
+    base.parent.mkdir(parents=True, exist_ok=True)
+    files = {f"{base.name}.vmfb": image}
+    if weights:
+        contiguous = {name: np.ascontiguousarray(array) for name, array in weights.items()}
+        files[f"{base.name}.safetensors"] = safetensors.numpy.save(contiguous)
+    manifest = {
+        "format": FORMAT,
+        "name": base.name,
+        "versions": versions(),
+        "target": target.name,
+        "driver": target.driver,
+        "cpu_features": host_features(),
+        "functions": tables,
+        "files": {name: hashlib.sha256(data).hexdigest() for name, data in files.items()},
+    }
+    for name, data in files.items():
+        write_whole(base.parent / name, data)
+    path = base.parent / f"{base.name}.json"
+    write_whole(path, json.dumps(manifest, indent=1).encode())
+    return path
+
+
+def describe(module: ir.Module, weights: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The manifest's entries for the public functions of a module."""
+    return [
+        _describe(f, weights, None)
+        for f in symbols(module).values()
+        if f.visibility.value == "public"
+    ]
+
+
+def _describe(function: func.FuncOp, weights: Mapping[str, Any], out_tree: Any) -> dict[str, Any]:
+    inputs, results = signature(function)
+    paths = out_tree.paths() if out_tree is not None else [(i,) for i in range(len(results))]
+    named = zip(argument_names(function), inputs, strict=True)
+    return {
+        "name": function.name.value,
+        "inputs": [
+            _entry(n, s) | {"role": "parameter" if n in weights else "data"} for n, s in named
+        ],
+        "outputs": [_entry(".".join(map(str, p)), s) for p, s in zip(paths, results, strict=True)],
+    }
+
+
+def _entry(name: str, spec: TensorSpec) -> dict[str, Any]:
+    return {"name": name, "shape": list(spec.shape), "dtype": spec.dtype.name}
+
+
+def _named_arrays(parameters: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Arrays under the names that their inputs have: the argument's name and the path in its
+    tree.
+    """
+    named = {}
+    for argument, tree in parameters.items():
+        named |= {name: np.asarray(leaf) for name, leaf in trees.named_leaves(argument, tree)}
+    return named
+
+
+# --- loading --------------------------------------------------------------------------------------
+
+
+class Artifact:
+    """An artifact, loaded: its functions by name, with parameters filled in from the weights
+    file.
+    """
+
+    def __init__(self, path: str | pathlib.Path) -> None:
+        manifest = pathlib.Path(path).with_suffix(".json")
+        self.manifest = _read_manifest(manifest)
+        files = {
+            name: _read_checked(manifest.parent / name, digest)
+            for name, digest in self.manifest["files"].items()
+        }
+        self.weights: dict[str, np.ndarray] = {}
+        for name, data in files.items():
+            if name.endswith(".safetensors"):
+                self.weights = safetensors.numpy.load(data)
+        self.functions = {f["name"]: f for f in self.manifest["functions"]}
+        self._module = Module(files[f"{self.manifest['name']}.vmfb"], self.manifest["driver"])
+
+    def call(self, name: str, *arrays: Any) -> dict[str, np.ndarray]:
+        """The results of a function by name, on arrays for its data inputs, in order."""
+        from .function import check_types
+
+        if name not in self.functions:
+            raise ArtifactError(
+                f"expected a function out of {', '.join(self.functions)}, got '{name}'"
+            )
+        about = self.functions[name]
+        given = [np.asarray(a) for a in arrays]
+        data = [i for i in about["inputs"] if i["role"] == "data"]
+        check_types(
+            name,
+            [i["name"] for i in data],
+            [_spec(i) for i in data],
+            [TensorSpec(a.shape, a.dtype) for a in given],
+        )
+        rest = iter(given)
+        leaves = [
+            self.weights[i["name"]] if i["role"] == "parameter" else next(rest)
+            for i in about["inputs"]
+        ]
+        outputs = [_spec(o) for o in about["outputs"]]
+        found = self._module.run(name, leaves, [o.dtype for o in outputs])
+        return {o["name"]: np.array(v) for o, v in zip(about["outputs"], found, strict=True)}
+
+
+def _spec(entry: dict[str, Any]) -> TensorSpec:
+    return TensorSpec(entry["shape"], entry["dtype"])
+
+
+def _read_manifest(path: pathlib.Path) -> dict[str, Any]:
+    try:
+        manifest = json.loads(path.read_text())
+    except OSError as error:
+        raise ArtifactError(f"cannot read the manifest '{path}': {error.strerror}") from None
+    except ValueError as error:
+        raise ArtifactError(f"'{path}' is no manifest: {error}") from None
+    if manifest.get("format") != FORMAT:
+        raise ArtifactError(
+            f"'{path}' expected format {FORMAT}, got {manifest.get('format')}; export it again"
+        )
+    made, here = manifest["versions"]["iree-base-compiler"], versions()["iree-base-runtime"]
+    if made != here:
+        raise ArtifactError(
+            f"'{path}' was compiled by IREE {made}, this is IREE {here}; export it again or "
+            f"install {made}"
+        )
+    missing = sorted(set(manifest["cpu_features"]) - set(host_features()))
+    if missing:
+        raise ArtifactError(
+            f"'{path}' was compiled for a CPU with {', '.join(missing)}, which this one lacks; "
+            "export it on this machine"
+        )
+    return manifest
+
+
+def _read_checked(path: pathlib.Path, digest: str) -> bytes:
+    """A file's bytes; ArtifactError where they are not those the manifest was written for."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ArtifactError(f"cannot read '{path}': {error.strerror}") from None
+    if hashlib.sha256(data).hexdigest() != digest:
+        raise ArtifactError(
+            f"'{path}' is damaged: its checksum is not the manifest's; export it again"
+        )
+    return data

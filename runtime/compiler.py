@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Compiling with IREE, out of process: with a time limit, down the fallback ladder, and with errors
+that can be read.
+"""
+
+import atexit
+import hashlib
+import json
+import os
+import pathlib
+import re
+import select
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import warnings
+from typing import Any
+
+from ..errors import CompileError
+from ..lowering.target import Rung, Target
+from .cache import cache_directory
+
+TIME_LIMIT = 60.0
+"""Seconds for one attempt, where GRADOPT_COMPILE_TIMEOUT does not say otherwise."""
+
+
+class Worker:
+    """A persistent compiler process; started when first needed, replaced when it dies or is
+    killed.
+    """
+
+    def __init__(self, process_flags: tuple[str, ...]) -> None:
+        self.process_flags = process_flags
+        self.lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._errors: Any = None
+        self._owner = 0
+
+    def compile(
+        self, source: bytes, flags: tuple[str, ...], limit: float
+    ) -> tuple[dict[str, Any], bytes]:
+        """The worker's answer, with stage "timeout" or "crash" where there was none."""
+        with self.lock:
+            process = self._running()
+            deadline = time.monotonic() + limit
+            try:
+                request = json.dumps({"flags": flags, "size": len(source)}).encode()
+                assert process.stdin is not None
+                process.stdin.write(struct.pack("<I", len(request)) + request + source)
+                process.stdin.flush()
+                (size,) = struct.unpack("<I", self._read(process, 4, deadline))
+                answer = json.loads(self._read(process, size, deadline))
+                return answer, self._read(process, answer["size"], deadline)
+            except TimeoutError:
+                self._kill()
+                return {
+                    "ok": False,
+                    "stage": "timeout",
+                    "diagnostics": [f"no result after {limit:g} s"],
+                }, b""
+            except (OSError, EOFError):
+                code = process.wait()
+                said = self._last_words()
+                self._kill()
+                return {
+                    "ok": False,
+                    "stage": "crash",
+                    "diagnostics": [f"the compiler ended with code {code}{said}"],
+                }, b""
+
+    def _running(self) -> "subprocess.Popen[bytes]":
+        if self._process is None or self._process.poll() is not None or self._owner != os.getpid():
+            self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
+            script = pathlib.Path(__file__).with_name("compile_worker.py")
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", str(script), *self.process_flags],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+            )
+            self._owner = os.getpid()
+        return self._process
+
+    def _read(self, process: "subprocess.Popen[bytes]", size: int, deadline: float) -> bytes:
+        assert process.stdout is not None
+        parts = []
+        while size > 0:
+            ready, _, _ = select.select(
+                [process.stdout], [], [], max(deadline - time.monotonic(), 0)
+            )
+            if not ready:
+                raise TimeoutError
+            part = os.read(process.stdout.fileno(), min(size, 1 << 20))
+            if not part:
+                raise EOFError
+            parts.append(part)
+            size -= len(part)
+        return b"".join(parts)
+
+    def _last_words(self) -> str:
+        """The first lines of what the process wrote to stderr, which can be megabytes."""
+        self._errors.seek(0)
+        text = self._errors.read(4096).decode(errors="replace").strip()
+        return ": " + " | ".join(text.splitlines()[:2])[:300] if text else ""
+
+    def _kill(self) -> None:
+        if self._process is not None and self._owner == os.getpid():
+            self._process.kill()
+            self._process.wait()
+        self._process = None
+
+    def close(self) -> None:
+        """End the process."""
+        with self.lock:
+            self._kill()
+
+
+_workers: dict[tuple[str, ...], Worker] = {}
+_guard = threading.Lock()
+
+
+def _worker(process_flags: tuple[str, ...]) -> Worker:
+    with _guard:
+        return _workers.setdefault(process_flags, Worker(process_flags))
+
+
+@atexit.register
+def shutdown() -> None:
+    """End all compiler processes; the next compilation starts them again."""
+    for worker in list(_workers.values()):
+        worker.close()
+
+
+def compile_linalg(
+    text: str, target: Target, name: str, locate: dict[str, list[str]] | None = None
+) -> bytes:
+    """The VMFB of a module, tried on each rung of the target's ladder until one succeeds.
+
+    `locate` maps `file:line` to the ops that stand there, for the error message. Warns when a lower
+    rung had to be used. Raises CompileError with op, location, stage, flags and a saved reproducer
+    when all fail.
+    """
+    source = text.encode()
+    limit = float(os.environ.get("GRADOPT_COMPILE_TIMEOUT", TIME_LIMIT))
+    failures: list[tuple[Rung, dict[str, Any]]] = []
+    for rung in target.ladder:
+        flags = (*target.flags, *rung.flags)
+        answer, image = _worker(rung.process_flags).compile(source, flags, limit)
+        if answer["ok"]:
+            if failures:
+                _warn(name, rung, failures[0][1])
+            return image
+        failures.append((rung, answer))
+    raise CompileError(_explain(text, target, name, failures, locate or {}))
+
+
+def _warn(name: str, rung: Rung, first: dict[str, Any]) -> None:
+    reason = _headline(first)
+    warnings.warn(
+        f"IREE could not compile '{name}' with the default flags ({reason}); it was compiled with "
+        f"rung '{rung.name}'",
+        stacklevel=2,
+    )
+
+
+def _headline(answer: dict[str, Any]) -> str:
+    """The first line of the first diagnostic, cut to a readable length."""
+    first = next(iter(answer["diagnostics"]), "no diagnostic").strip().splitlines()
+    return re.sub(r"\s+", " ", first[0] if first else "no diagnostic")[:240]
+
+
+def _explain(
+    text: str,
+    target: Target,
+    name: str,
+    failures: list[tuple[Rung, dict[str, Any]]],
+    locate: dict[str, list[str]],
+) -> str:
+    first = failures[0][1]
+    headline = _headline(first)
+    place = re.match(r"(.+?):(\d+):\d+: ", headline)
+    where = f"{place[1]}:{place[2]}" if place else "unknown"
+    ops = ", ".join(locate.get(where, [])) or "unknown"
+    folder = _save_reproducer(text, target, failures)
+    rungs = "\n".join(
+        f"  {rung.name}: stage {answer['stage']}: {_headline(answer)}" for rung, answer in failures
+    )
+    return (
+        f"IREE could not compile '{name}' for target '{target.name}'.\n"
+        f"op: {ops}\nlocation: {where}\nstage: {first['stage']}\n"
+        f"flags: {' '.join((*target.flags, *failures[0][0].flags))}\n"
+        f"attempts:\n{rungs}\n"
+        f"reproducer: {folder} (run.sh there repeats the first attempt)"
+    )
+
+
+def _save_reproducer(
+    text: str, target: Target, failures: list[tuple[Rung, dict[str, Any]]]
+) -> pathlib.Path:
+    folder = cache_directory() / "reproducers" / hashlib.sha256(text.encode()).hexdigest()[:16]
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "module.mlir").write_text(text)
+    rung = failures[0][0]
+    command = " ".join(
+        ["iree-compile module.mlir -o module.vmfb", *target.flags, *rung.flags, *rung.process_flags]
+    )
+    (folder / "run.sh").write_text(f'#!/bin/sh\ncd "$(dirname "$0")" && {command}\n')
+    lines = [
+        f"== {rung.name}: stage {answer['stage']}\n" + "\n".join(answer["diagnostics"])
+        for rung, answer in failures
+    ]
+    (folder / "diagnostics.txt").write_text("\n".join(lines))
+    return folder
