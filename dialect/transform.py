@@ -39,7 +39,7 @@ def value_and_grad(
         bound = functools.update_wrapper(functools.partial(fn, **keywords), fn) if keywords else fn
         inner, operands = trace_inside(bound, arguments)
         _check_loss(inner, fn, has_aux)
-        wrt, trees = _positions(arguments, chosen)
+        wrt, structures = _positions(arguments, chosen)
         _check_arguments(inner, operands, wrt)
         ct = constant(1.0, inner.output_specs[0].dtype)
         mode = "zeros" if allow_unused else "error"
@@ -47,7 +47,7 @@ def value_and_grad(
         count = len(inner.output_specs)
         values = trees.unflatten(inner.out_tree, results[:count])
         gradients, rest = [], list(results[count:])
-        for tree in trees:
+        for tree in structures:
             gradients.append(trees.unflatten(tree, rest[: tree.num_leaves]))
             rest = rest[tree.num_leaves :]
         return values, gradients[0] if isinstance(argnums, int) else tuple(gradients)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""Which elementwise ops become one generic: an op is computed inside its only elementwise user, a
-truth value inside each.
+"""Which elementwise ops become one generic: an op is computed where all its users are, a truth
+value in each of their places.
 
 The users of a mask or a scaled cotangent then read the tensors it was made of, and it is never
 stored. IREE fuses what is left into the products and reductions around it.
@@ -61,48 +61,54 @@ Source = Number | Index | Input | Node
 
 
 class Fusion:
-    """The elementwise ops of a function that are computed inside others."""
+    """Groups of elementwise ops that become one generic each, that of their last op."""
 
     def __init__(self, ops: list[Op]) -> None:
-        self.sizes: dict[ir.Value, int] = {}  # result -> ops in its tree
-        self.reads: dict[ir.Value, set[ir.Value]] = {}  # result -> values that its tree reads
-        self.inside: set[ir.Value] = set()
+        self.root: dict[ir.Value, ir.Value] = {}  # result of an op -> result of the op it is in
+        self.reads: dict[ir.Value, set[ir.Value]] = {}  # root -> values that its generic reads
+        self.size: dict[ir.Value, int] = {}  # root -> ops in its generic
         self.cut: set[ir.Value] = set()  # results that IREE must not fuse into their users again
-        for op in ops:
+        for op in reversed(ops):
             if type(op) in BODIES:
-                self._decide(op)
+                self._place(op)
 
-    def _decide(self, op: Op) -> None:
+    def _place(self, op: Op) -> None:
+        """Put the op into the generic that all its users are in; a truth value into each."""
         result = op.operation.results[0]
-        size, reads = 1, set()
-        for operand in set(op.operation.operands):
-            size += self.sizes[operand] if operand in self.inside else 0
-            reads |= self.reads[operand] if operand in self.inside else {operand}
-        if len(reads) > MOST_INPUTS:  # too much to be one generic: its operands get their own
-            self.cut.update(o for o in op.operation.operands if o in self.inside)
-            self.inside.difference_update(op.operation.operands)
-            size, reads = 1, set(op.operation.operands)
-        self.sizes[result], self.reads[result] = size, reads
         users = [use.owner for use in result.uses]
-        fits = size < LARGEST and all(type(u.opview) in BODIES for u in users)
+        roots = [self.root[u.results[0]] for u in users if type(u.opview) in BODIES]
+        homes = sorted(set(roots), key=roots.index)
         is_truth = TensorSpec.from_mlir(result.type).dtype == bool_
-        if users and fits and (len(users) == 1 or is_truth):
-            self.inside.add(result)
+        if homes and len(roots) == len(users) and (len(homes) == 1 or is_truth):
+            operands = set(op.operation.operands)
+            if all(self._fits(home, result, operands) for home in homes):
+                for home in homes:
+                    self.size[home] += 1
+                    self.reads[home] = self.reads[home] - {result} | operands
+                self.root[result] = homes[0]
+                return
+            self.cut.add(result)
+        self.root[result], self.size[result] = result, 1
+        self.reads[result] = set(op.operation.operands)
 
-    def readers(self, value: ir.Value) -> Iterator[Op]:
-        """The elementwise ops with a generic of their own that read `value`, directly or in an op
-        inside them.
-        """
-        for user in {use.owner for use in value.uses}:
+    def _fits(self, home: ir.Value, result: ir.Value, operands: set[ir.Value]) -> bool:
+        reads = self.reads[home] - {result} | operands
+        return self.size[home] < LARGEST and len(reads) <= MOST_INPUTS
+
+    def is_inside(self, value: ir.Value) -> bool:
+        """True if the value is computed in the generics of its users, and in none of its own."""
+        return self.root.get(value, value) != value
+
+    def readers(self, value: ir.Value) -> list[ir.Value]:
+        """The roots of the generics that read `value`."""
+        users = {use.owner for use in value.uses}
+        return [r for r, reads in self._roots_of(users) if value in reads]
+
+    def _roots_of(self, users: set[Any]) -> Iterator[tuple[ir.Value, set[ir.Value]]]:
+        for user in users:
             if type(user.opview) in BODIES:
-                if user.results[0] in self.inside:
-                    yield from self.readers(user.results[0])
-                else:
-                    yield user.opview
-
-    def is_inside(self, op: Op) -> bool:
-        """True if the op is computed inside its users, and needs no lowering of its own."""
-        return op.operation.results[0] in self.inside
+                root = self.root[user.results[0]]
+                yield root, self.reads[root]
 
 
 class Tree:
@@ -111,16 +117,20 @@ class Tree:
     def __init__(self, op: Any, fusion: Fusion, value: Callable[[ir.Value], ir.Value]) -> None:
         self.fusion = fusion
         self.value = value
-        self.inputs: list[tuple[ir.Value, tuple[int, ...]]] = []  # lowered tensors and their loops
+        self.inputs: list[tuple[ir.Value, tuple[int, ...]]] = []  # tensors and their loops
+        self.nodes: dict[ir.Value, Node] = {}
         self.root = self._node(op)
 
     def _node(self, op: Any) -> Node:
-        return Node(op, tuple(self._source(o) for o in op.operation.operands))
+        result = op.operation.results[0]
+        if result not in self.nodes:
+            self.nodes[result] = Node(op, tuple(self._source(o) for o in op.operation.operands))
+        return self.nodes[result]
 
     def _source(self, operand: ir.Value) -> Source:
         if (number := splat_of(operand)) is not None:
             return Number(number)
-        if operand in self.fusion.inside:
+        if self.fusion.is_inside(operand):
             return self._node(operand.owner.opview)
         owner = None if isinstance(operand.owner, ir.Block) else operand.owner.opview
         if isinstance(owner, IotaOp):
@@ -150,34 +160,37 @@ class Tree:
             self.inputs.append(entry)
         return Input(self.inputs.index(entry))
 
-    def nodes(self, node: Node | None = None) -> Iterator[Node]:
-        """All ops of the tree."""
-        node = node or self.root
-        yield node
-        for operand in node.operands:
-            if isinstance(operand, Node):
-                yield from self.nodes(operand)
-
     def body(self, *elements: ir.Value) -> list[ir.Value]:
         """The body of the generic; the last element is the output's."""
-        return [self._compute(self.root, elements).value]
+        scalars: dict[ir.Value, Scalar] = {}
+        for result, node in self.nodes.items():  # operands stand before the ops that use them
+            scalars[result] = self._compute(node, elements, scalars)
+        return [scalars[self.root.op.operation.results[0]].value]
 
-    def _compute(self, node: Node, elements: tuple[ir.Value, ...]) -> Scalar:
+    def _compute(
+        self, node: Node, elements: tuple[ir.Value, ...], scalars: dict[ir.Value, Scalar]
+    ) -> Scalar:
         op = node.op
-        scalars = [
-            self._read(operand, spec.dtype, elements)
+        operands = [
+            self._read(operand, spec.dtype, elements, scalars)
             for operand, spec in zip(node.operands, op.operand_specs(), strict=True)
         ]
         if op.WIDEN:
-            scalars = [widened(x) for x in scalars]
-        result = BODIES[type(op)](*scalars, **op.read_attributes())
+            operands = [widened(x) for x in operands]
+        result = BODIES[type(op)](*operands, **op.read_attributes())
         return convert(result, op.result_specs()[0].dtype)
 
-    def _read(self, source: Source, dtype: np.dtype, elements: tuple[ir.Value, ...]) -> Scalar:
+    def _read(
+        self,
+        source: Source,
+        dtype: np.dtype,
+        elements: tuple[ir.Value, ...],
+        scalars: dict[ir.Value, Scalar],
+    ) -> Scalar:
         if isinstance(source, Number):
             return Scalar(build.number(source.value.item(), build.element_type(dtype)), dtype)
         if isinstance(source, Index):
             return from_index(build.loop_index(source.loop), dtype)
         if isinstance(source, Input):
             return Scalar(elements[source.position], dtype)
-        return self._compute(source, elements)
+        return scalars[source.op.operation.results[0]]

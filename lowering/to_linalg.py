@@ -64,7 +64,9 @@ class FunctionLowering:
         self.fusion = Fusion(self.ops)
         self.positions = {r: i for i, op in enumerate(self.ops) for r in op.operation.results}
         for op in self.ops:
-            if not isinstance(op, ON_DEMAND) and not self.fusion.is_inside(op):
+            if isinstance(op, ON_DEMAND):
+                continue
+            if not any(map(self.fusion.is_inside, op.operation.results)):
                 self._lower(op)
         terminator = list(self.block.operations)[-1].operation
         for i, operand in enumerate(list(terminator.operands)):
@@ -119,7 +121,7 @@ class FunctionLowering:
         kinds = [build.PARALLEL] * result.rank
         value = build.generic(tree.inputs, [(out, loops)], kinds, tree.body)[0]
         apart = op.operation.results[0] in self.fusion.cut or self._would_escape_twice(op)
-        return build.barrier(value) if apart else value
+        return build.fusion_barrier(value) if apart else value
 
     def _would_escape_twice(self, op: Any) -> bool:
         """True for an epilogue of a product that is used both by what IREE would fuse behind it and
@@ -133,8 +135,8 @@ class FunctionLowering:
             return False
         here = self.positions[result]
         return any(
-            all(self._is_ready(value, here) for value in self.fusion.reads[r.operation.results[0]])
-            for r in self.fusion.readers(result)
+            all(self._is_ready(value, here) for value in self.fusion.reads[root])
+            for root in self.fusion.readers(result)
         )
 
     def _is_ready(self, value: ir.Value, position: int) -> bool:
@@ -159,7 +161,7 @@ class FunctionLowering:
         for value, loops in tree.inputs:
             if axis in loops:
                 return build.extent(value, loops.index(axis))
-        operands = [o for node in tree.nodes() for o in node.op.operation.operands]
+        operands = [o for node in tree.nodes.values() for o in node.op.operation.operands]
         owners = [o.owner.opview for o in operands if not isinstance(o.owner, ir.Block)]
         like = next(b for b in owners if isinstance(b, BroadcastOp) and b.like)
         return build.extent(self.value(like.operation.operands[1]), axis)

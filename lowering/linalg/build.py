@@ -81,6 +81,7 @@ def extent(value: ir.Value, axis: int) -> Extent:
 
 SHAPED_LIKE = {
     "util.optimization_barrier": 0,
+    "iree_tensor_ext.compute_barrier.start": 0,
     "iree_linalg_ext.gather": 2,
     "iree_linalg_ext.scatter": 2,
 }
@@ -210,6 +211,14 @@ def barrier(value: ir.Value) -> ir.Value:
     return ir.Operation.create(
         "util.optimization_barrier", results=[value.type], operands=[value]
     ).results[0]
+
+
+def fusion_barrier(value: ir.Value) -> ir.Value:
+    """`value`, which IREE does not fuse into what reads it. Unlike `barrier`, it costs no
+    synchronization, and does not keep recomputation apart.
+    """
+    name = "iree_tensor_ext.compute_barrier.start"
+    return ir.Operation.create(name, results=[value.type], operands=[value]).results[0]
 
 
 # --- shapes ---------------------------------------------------------------------------------------

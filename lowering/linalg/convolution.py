@@ -226,44 +226,38 @@ def _turned(w: ir.Value, groups: int) -> ir.Value:
 
 
 def _by_phases(g: ir.Value, w: ir.Value, op: Any, dtype: np.dtype) -> ir.Value:
-    """dx at q with q + low = s t + r depends on taps r, r + s, ... only: dx[s t + r] = sum over j
-    of g[t - j] w[r + s j].
+    """dx at places q = s u + o, for each remainder o, depends on taps r, r + s, ... only, where
+    r = (o + low) mod s: dx[s u + o] = sum over j of g[u + first - j] w[r + s j], with
+    first = (o + low) div s.
 
-    For each r the elements g[t - j] are columns of one matrix, multiplied by those taps; the
-    results are interleaved.
+    For each o the elements of g are columns of one matrix, multiplied by those taps; the results
+    are interleaved.
     """
     window, strides = build.static_shape(w)[:-2], op.strides
     n, *spatial, o = build.shape_of(g)
-    first = [lo // s for lo, s in zip(op.low, strides, strict=True)]
-    count = [
-        (m - 1 + lo) // s + 1 - f
-        for m, lo, s, f in zip(op.extents, op.low, strides, first, strict=True)
-    ]
+    rank, c_in = len(window), build.static_shape(w)[-2]
+    count = [-(-m // s) for m, s in zip(op.extents, strides, strict=True)]
     furthest = [(k - 1) // s for k, s in zip(window, strides, strict=True)]
-    before = [max(0, j - f) for j, f in zip(furthest, first, strict=True)]
-    after = [max(0, f + c - p) for f, c, p in zip(first, count, spatial, strict=True)]  # type: ignore[operator]
+    last = [(s - 1 + lo) // s + c for s, lo, c in zip(strides, op.low, count, strict=True)]
+    before = [max(0, j - lo // s) for j, lo, s in zip(furthest, op.low, strides, strict=True)]
+    after = [max(0, e - m) for e, m in zip(last, spatial, strict=True)]  # type: ignore[operator]
     padded_g = pad_spatial(g, before, after)
-    rank = len(window)
     swapped = permuted(w, [*range(rank), rank + 1, rank])
-    c_in = build.static_shape(w)[-2]
+    one = [1] * (rank + 2)
     phases = []
-    for phase in itertools.product(*map(range, strides)):
-        taps = list(
-            itertools.product(
-                *(range(r, k, s) for r, k, s in zip(phase, window, strides, strict=True))
-            )
-        )
+    for remainder in itertools.product(*map(range, strides)):
+        shifted = [r + lo for r, lo in zip(remainder, op.low, strict=True)]
+        places = [[*range(x % s, k, s)] for x, s, k in zip(shifted, strides, window, strict=True)]
         columns, kernels = [], []
-        for tap in taps:
-            start = [f - k // s + b for f, k, s, b in zip(first, tap, strides, before, strict=True)]
-            columns.append(extract(padded_g, [0, *start, 0], [n, *count, o], [1] * (rank + 2)))
-            kernels.append(
-                build.reshape(
-                    extract(swapped, [*tap, 0, 0], [*[1] * rank, o, c_in], [1] * (rank + 2)),
-                    [o, c_in],
-                )
-            )
-        phases.append(_columns_times(columns, kernels, dtype) if taps else None)
+        for tap in itertools.product(*places):
+            start = [
+                x // s - k // s + b
+                for x, s, k, b in zip(shifted, strides, tap, before, strict=True)
+            ]
+            columns.append(extract(padded_g, [0, *start, 0], [n, *count, o], one))
+            kernel = extract(swapped, [*tap, 0, 0], [*[1] * rank, o, c_in], one)
+            kernels.append(build.reshape(kernel, [o, c_in]))
+        phases.append(_columns_times(columns, kernels, dtype) if columns else None)
     return _interleaved(phases, [n, *count, c_in], build.element_of(g), op)
 
 
@@ -312,8 +306,9 @@ def _interleaved(
     out = build.empty(split, element)
     whole = build.generic(inputs, [(out, loops)], [PARALLEL] * len(loops), body)[0]
     merged = build.reshape(whole, [n, *(c * s for c, s in zip(count, strides, strict=True)), c_in])
-    start = [lo % s for lo, s in zip(op.low, strides, strict=True)]
-    return extract(merged, [0, *start, 0], [n, *op.extents, c_in], [1] * (rank + 2))
+    if tuple(build.static_shape(merged)[1:-1]) == tuple(op.extents):
+        return merged
+    return extract(merged, [0] * (rank + 2), [n, *op.extents, c_in], [1] * (rank + 2))
 
 
 # --- gradient by the kernel -----------------------------------------------------------------------
