@@ -16,7 +16,7 @@ from ..errors import OpError
 from . import attributes as kinds
 from . import builder as builders
 from .attributes import AttributeKind
-from .mlir import ext, ir
+from .mlir import ext, ir, irdl
 from .types import TensorSpec, float32, is_float, is_narrow
 
 if TYPE_CHECKING:  # what an instance's field holds
@@ -45,6 +45,9 @@ else:  # what declares the field
 REQUIRED: Any = object()
 """Default of an attribute that has none."""
 
+DIALECTS = ["arith", "func", "irdl", "linalg", "math", "tensor"]
+"""MLIR's own dialects whose ops are built here."""
+
 OPS: dict[str, type["Op"]] = {}
 """Every op of the dialect by mnemonic."""
 
@@ -61,6 +64,22 @@ differentiation pass never calls it.
 
 class Gradopt(ext.Dialect, name="gradopt"):
     """Tensor programs that can be differentiated."""
+
+    _definition = (0, "")  # number of ops, IRDL module of the last context that emitted one
+
+    @classmethod
+    def load(cls) -> None:
+        """Define the dialect in the current context. The bindings emit the definition op by op, in
+        Python: later contexts read it back from text, several times faster.
+        """
+        count, text = cls._definition
+        if count != len(cls.operations):
+            super().load()
+            cls._definition = (len(cls.operations), str(cls._mlir_module))
+            return
+        irdl.load_dialects(ir.Module.parse(text))
+        for op in cls.operations:
+            op._attach_traits()
 
 
 class Op(Gradopt.Operation, traits=[ext.Pure]):
@@ -314,10 +333,10 @@ wrap.tensor_class = ir.Value
 
 
 def new_context() -> ir.Context:
-    """An MLIR context with the dialect loaded. Contexts are cheap (about 20 ms) and independent:
-    one a graph or tool run.
+    """An MLIR context with the dialect loaded. Contexts are cheap (about 3 ms) and independent:
+    one a graph or tool run. Other dialects are loaded when a file or a pass first needs them.
     """
-    context = ir.Context()
+    context = ir.Context(load_on_create_dialects=DIALECTS)
     context.enable_multithreading(
         False
     )  # verifiers are Python: threads of MLIR's own would only wait for each other

@@ -4,7 +4,7 @@ change of one file.
 """
 
 from torch_mlir import ir, passmanager
-from torch_mlir.dialects import arith, ext, func, linalg, math, tensor
+from torch_mlir.dialects import arith, ext, func, irdl, linalg, math, tensor
 
 from ..errors import Diagnostic
 
@@ -15,6 +15,7 @@ __all__ = [
     "ext",
     "func",
     "ir",
+    "irdl",
     "linalg",
     "location",
     "math",

@@ -7,6 +7,7 @@ MLIR's own passes is handed over to MLIR.
 """
 
 import dataclasses
+import difflib
 import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -156,8 +157,10 @@ def _check(step: Step) -> None:
             passmanager.PassManager.parse(f"{MODULE}({step})")
     except ValueError as error:
         reason = str(error).splitlines()[0].split("error: ")[-1]
+        close = difflib.get_close_matches(step.name, [*PASSES, *PIPELINES], 1)
+        hint = f"did you mean '{close[0]}'? " if close else ""
         raise PipelineError(
-            f"pipeline step '{step}': {reason}; --list-passes shows gradopt's passes"
+            f"pipeline step '{step}': {reason}; {hint}--list-passes shows gradopt's passes"
         ) from None
 
 

@@ -6,6 +6,11 @@ import pathlib
 
 import pytest
 
+# JAX compiles hundreds of one-op functions once each: the time is its compiler's.
+os.environ.setdefault(
+    "XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+)
+
 
 @pytest.fixture(autouse=True, scope="session")
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:

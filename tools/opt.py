@@ -5,11 +5,14 @@ MLIR's.
 
 import argparse
 import contextlib
+import dataclasses
+import difflib
 import pathlib
+import re
 import sys
 from typing import Any
 
-from ..dialect.base import new_context
+from ..dialect.base import OPS, new_context
 from ..dialect.mlir import diagnostics, ir
 from ..errors import Diagnostic, PassError, PipelineError
 from ..lowering import pipeline
@@ -238,7 +241,20 @@ class Run:
     def _named(self, fault: Diagnostic) -> Diagnostic:
         """The fault with the input's name, which MLIR knows as '-'."""
         file = self.name if fault.file == "-" else fault.file
-        return Diagnostic(file, fault.line, fault.column, fault.severity, fault.message)
+        return dataclasses.replace(fault, file=file, message=_explained(fault.message))
+
+
+def _explained(message: str) -> str:
+    """What MLIR says of an op that gradopt does not have, with the op that may be meant."""
+    unknown = re.match(r"(?:unregistered operation|custom op) 'gradopt\.([^']*)'", message)
+    if not unknown:
+        return message
+    close = difflib.get_close_matches(unknown[1], OPS, 1)
+    hint = f"did you mean 'gradopt.{close[0]}'? " if close else ""
+    return (
+        f"expected an op of the gradopt dialect, got 'gradopt.{unknown[1]}'; {hint}"
+        "gradopt-opt --list-ops shows them all"
+    )
 
 
 def _split(text: str) -> list[str]:
