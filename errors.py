@@ -38,8 +38,8 @@ class TraceError(GradoptError, TypeError):
 
 
 class GradientError(GradoptError, ValueError):
-    """A gradient was asked for that does not exist: integer input, unreachable input, op without a
-    rule.
+    """A gradient was asked for that does not exist: by an integer, or of what is not one number.
+    What only the pass can find, an unreachable input or an op without a rule, is its PassError.
     """
 
 

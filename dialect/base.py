@@ -7,6 +7,7 @@ ops) or `NO_GRADIENT`.
 """
 
 import inspect
+import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -80,6 +81,10 @@ class Gradopt(ext.Dialect, name="gradopt"):
         irdl.load_dialects(ir.Module.parse(text))
         for op in cls.operations:
             op._attach_traits()
+
+
+# The bindings look for a module of this name at every access to an op until they find it.
+sys.modules.setdefault(f"{ext.__package__}.{Gradopt.DIALECT_NAMESPACE}", sys.modules[__name__])
 
 
 class Op(Gradopt.Operation, traits=[ext.Pure]):

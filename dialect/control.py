@@ -204,6 +204,13 @@ def symbols(module: ir.Operation | ir.Module) -> dict[str, func.FuncOp]:
     }
 
 
+def is_public(function: func.FuncOp) -> bool:
+    """True for a function that callers outside the module see; functions are unless they say
+    otherwise.
+    """
+    return "sym_visibility" not in function.attributes or function.visibility.value == "public"
+
+
 def signature(callee: func.FuncOp) -> tuple[list[TensorSpec], list[TensorSpec]]:
     """Input and result types of a function."""
     kind = callee.type

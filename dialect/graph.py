@@ -208,9 +208,20 @@ def trace(fn: Callable[..., Any], *specs: Any, name: str | None = None) -> Graph
     their type. Whatever `fn` returns becomes the outputs, and `graph.out_tree` its structure.
     """
     graph = Graph(name or function_name(fn))
-    arguments = [trees.map_leaves(spec_of, s) for s in specs]
-    _run(graph, fn, arguments)
+    names = argument_names(fn, len(specs))
+    _run(graph, fn, [_specs(n, s) for n, s in zip(names, specs, strict=True)])
     return graph
+
+
+def _specs(name: str, argument: Any) -> Any:
+    """The tree of types that an argument stands for; TraceError that names what is no array."""
+    found = []
+    for path, leaf in trees.named_leaves(name, argument):
+        try:
+            found.append(spec_of(leaf))
+        except (OpError, TraceError) as error:
+            raise TraceError(f"argument '{path}': {error}") from None
+    return trees.unflatten(trees.structure(argument), found)
 
 
 def trace_inside(fn: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[Graph, list[Any]]:
@@ -276,8 +287,7 @@ def spec_of(leaf: Any) -> TensorSpec:
         array = as_array(leaf)
     except OpError:
         raise TraceError(
-            f"expected an array, number or TensorSpec as argument, got {type(leaf).__name__} "
-            f"{leaf!r:.60}; "
+            f"expected an array, number or TensorSpec, got {type(leaf).__name__} {leaf!r:.60}; "
             "bind what is no array with functools.partial"
         ) from None
     return TensorSpec(array.shape, array.dtype)

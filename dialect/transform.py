@@ -14,9 +14,10 @@ from ..errors import GradientError
 from . import trees
 from .control import JvpOp, VjpOp, call
 from .creation import constant
+from .elementwise import is_scalar
 from .graph import Graph, function_name, spec_of, trace_inside
 from .tensor import Tensor
-from .types import is_float
+from .types import TensorSpec, is_float
 
 
 def value_and_grad(
@@ -38,9 +39,9 @@ def value_and_grad(
         chosen = (argnums,) if isinstance(argnums, int) else tuple(argnums)
         bound = functools.update_wrapper(functools.partial(fn, **keywords), fn) if keywords else fn
         inner, operands = trace_inside(bound, arguments)
-        _check_loss(inner, fn, has_aux)
         wrt, structures = _positions(arguments, chosen)
-        _check_arguments(inner, operands, wrt)
+        _check_arguments(fn, inner, operands, wrt)
+        _check_loss(inner, fn, has_aux)
         ct = constant(1.0, inner.output_specs[0].dtype)
         mode = "zeros" if allow_unused else "error"
         results = VjpOp.emit_call(inner.func, *operands, ct, wrt=wrt, heads=(0,), unreachable=mode)
@@ -79,7 +80,7 @@ def vjp(fn: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..., Any]]
     inner, operands = trace_inside(fn, primals)
     results = call(inner.func, *operands)
     wrt = tuple(range(trees.structure(primals).num_leaves))
-    _check_arguments(inner, operands, wrt)
+    _check_arguments(fn, inner, operands, wrt)
 
     def pullback(cotangents: Any) -> Any:
         heads, cts = _heads(inner, fn, cotangents)
@@ -107,10 +108,12 @@ def jvp(
             f"{tree}"
         )
     wrt = tuple(range(tree.num_leaves))
-    _check_arguments(inner, operands, wrt)
-    directions = [_as_tensor(t) for t in trees.leaves(tuple(tangents))]
-    _check_match(
-        f"jvp of '{function_name(fn)}'", "tangent", directions, [inner.input_specs[i] for i in wrt]
+    _check_arguments(fn, inner, operands, wrt)
+    directions = _matching(
+        f"jvp of '{function_name(fn)}'",
+        "tangent",
+        trees.leaves(tuple(tangents)),
+        [inner.input_specs[i] for i in wrt],
     )
     results = JvpOp.emit_call(inner.func, *operands, *directions, wrt=wrt, unreachable="zeros")
     count = len(inner.output_specs)
@@ -148,21 +151,29 @@ def _check_loss(inner: Graph, fn: Callable[..., Any], has_aux: bool) -> None:
         )
 
 
-def _check_arguments(inner: Graph, operands: list[Any], wrt: tuple[int, ...]) -> None:
+def _check_arguments(
+    fn: Callable[..., Any], inner: Graph, operands: list[Any], wrt: tuple[int, ...]
+) -> None:
     for position in wrt:
         if not is_float(operands[position].dtype):
             raise GradientError(
-                f"the gradient of '{inner.name}' expected floating-point arguments to "
+                f"the gradient of '{function_name(fn)}' expected floating-point arguments to "
                 "differentiate, got argument "
                 f"'{inner.input_names[position]}' with dtype {operands[position].dtype.name}; "
                 "integers and booleans have no gradient"
             )
 
 
-def _check_match(what: str, kind: str, tensors: list[Any], specs: list[Any]) -> None:
-    for i, (tensor, spec) in enumerate(zip(tensors, specs, strict=True)):
-        if tensor.spec != spec:
-            raise GradientError(f"{what} expected {kind} {i} of type {spec}, got {tensor.spec}")
+def _matching(what: str, kind: str, leaves: list[Any], specs: list[TensorSpec]) -> list[Tensor]:
+    """Cotangents or tangents as tensors of the types they must have; Python numbers take those."""
+    tensors = []
+    for i, (leaf, spec) in enumerate(zip(leaves, specs, strict=True)):
+        if not isinstance(leaf, Tensor):
+            leaf = constant(leaf, spec.dtype if is_scalar(leaf) else spec_of(leaf).dtype)
+        if leaf.spec != spec:
+            raise GradientError(f"{what} expected {kind} {i} of type {spec}, got {leaf.spec}")
+        tensors.append(leaf)
+    return tensors
 
 
 def _positions(
@@ -193,12 +204,9 @@ def _heads(
     heads = tuple(
         i for i, s in enumerate(inner.output_specs) if is_float(s.dtype) and leaves[i] is not None
     )
-    cts = [_as_tensor(leaves[i]) for i in heads]
-    _check_match(
-        f"vjp of '{function_name(fn)}'", "cotangent", cts, [inner.output_specs[i] for i in heads]
+    return heads, _matching(
+        f"vjp of '{function_name(fn)}'",
+        "cotangent",
+        [leaves[i] for i in heads],
+        [inner.output_specs[i] for i in heads],
     )
-    return heads, cts
-
-
-def _as_tensor(leaf: Any) -> Any:
-    return leaf if isinstance(leaf, Tensor) else constant(leaf, spec_of(leaf).dtype)

@@ -11,10 +11,10 @@ memory.
 
 from collections.abc import Iterable
 
-from ..dialect.control import signature, symbols
+from ..dialect.control import is_public, symbols
 from ..dialect.mlir import arith, func, ir
 from .linalg import build
-from .passes import gradopt_pass
+from .passes import failure, gradopt_pass
 
 DONATED = "gradopt.donated"
 """On an argument: the position of the result that takes over its storage, or a unit for the first
@@ -34,7 +34,7 @@ def bufferize(module: ir.Module) -> None:
     """
     module.operation.context.allow_unregistered_dialects = True
     for function in symbols(module).values():
-        if not function.is_external and function.visibility.value == "public":
+        if not function.is_external and is_public(function):
             separate_results(function)
             tie_donated(function)
 
@@ -72,55 +72,55 @@ def copied(value: ir.Value) -> ir.Value:
 
 def tie_donated(function: func.FuncOp) -> None:
     """Add a storage argument for each donated input that has a result of its type."""
-    attributes = list(function.arg_attrs) if "arg_attrs" in function.attributes else []
-    terminator = list(function.entry_block.operations)[-1].operation
+    pairs = donation_pairs(function)
+    if not pairs:
+        return
+    attributes = list(function.arg_attrs)
     i64, index_type = ir.IntegerType.get_signless(64), ir.IndexType.get()
-    taken = {
-        d[DONATED].value
-        for d in attributes
-        if DONATED in d and isinstance(d[DONATED], ir.IntegerAttr)
-    }
-    for position, about in enumerate(list(attributes)):
-        if DONATED not in about:
-            continue
-        kind = function.entry_block.arguments[position].type
-        if isinstance(about[DONATED], ir.IntegerAttr):
-            result = about[DONATED].value
-        else:
-            result = next(
-                (r for r, o in enumerate(terminator.operands) if r not in taken and o.type == kind),
-                None,
-            )
-        if result is None:
-            continue
-        taken.add(result)
-        function.entry_block.add_argument(kind, function.location)
+    for position, result in pairs:
+        function.entry_block.add_argument(
+            function.entry_block.arguments[position].type, function.location
+        )
         tied, storage = ir.IntegerAttr.get(index_type, result), ir.IntegerAttr.get(i64, position)
         attributes.append(ir.DictAttr.get({TIED: tied, STORAGE: storage}))
-    if taken:
-        inputs = [a.type for a in function.entry_block.arguments]
-        results = [o.type for o in terminator.operands]
-        function.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(inputs, results))
-        function.arg_attrs = ir.ArrayAttr.get(attributes)
+    inputs = [a.type for a in function.entry_block.arguments]
+    kind = ir.FunctionType.get(inputs, function.type.results)
+    function.attributes["function_type"] = ir.TypeAttr.get(kind)
+    function.arg_attrs = ir.ArrayAttr.get(attributes)
+
+
+def donation_pairs(function: func.FuncOp) -> list[tuple[int, int]]:
+    """Each donated input with the result that takes over its storage: the one that its attribute
+    names, or the first of its type that is free; none for types with unknown extents.
+
+    Raises PassError for an attribute that names a result that does not exist, is of another type,
+    or is named twice.
+    """
+    inputs, results = list(function.type.inputs), list(function.type.results)
+    marks = {
+        i: about[DONATED]
+        for i, about in enumerate(function.arg_attrs if "arg_attrs" in function.attributes else [])
+        if DONATED in about
+    }
+    pairs = {i: m.value for i, m in marks.items() if isinstance(m, ir.IntegerAttr)}
+    for i, result in pairs.items():
+        exists = 0 <= result < len(results) and results[result] == inputs[i]
+        if not exists or list(pairs.values()).count(result) > 1:
+            got = f"{result} of type {results[result]}" if exists else str(result)
+            expected = f"expected {DONATED} of argument {i} to name a result of its own of type"
+            raise failure([(function.location, f"{expected} {inputs[i]}, got {got}")])
+    for i in marks:
+        if i not in pairs and inputs[i].has_static_shape:
+            free = (r for r, k in enumerate(results) if k == inputs[i] and r not in pairs.values())
+            if (result := next(free, None)) is not None:
+                pairs[i] = result
+    return sorted(pairs.items())
 
 
 def mark_donated(function: func.FuncOp, positions: Iterable[int]) -> list[tuple[int, int]]:
-    """Put gradopt.donated on inputs, each with the first free result of its type; return the
-    (input, result) pairs.
-    """
-    inputs, results = signature(function)
-    pairs: dict[int, int] = {}
-    for position in positions:
-        free = (
-            r
-            for r, spec in enumerate(results)
-            if r not in pairs.values() and spec == inputs[position]
-        )
-        if (result := next(free, None)) is not None:
-            pairs[position] = result
+    """Put gradopt.donated on inputs; return the (input, result) pairs that share storage."""
     attributes = [{a.name: a.attr for a in d} for d in function.arg_attrs]
-    for position, result in pairs.items():
-        i64 = ir.IntegerType.get_signless(64)
-        attributes[position][DONATED] = ir.IntegerAttr.get(i64, result)
+    for position in positions:
+        attributes[position][DONATED] = ir.UnitAttr.get()
     function.arg_attrs = ir.ArrayAttr.get([ir.DictAttr.get(d) for d in attributes])
-    return list(pairs.items())
+    return donation_pairs(function)

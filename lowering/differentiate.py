@@ -237,13 +237,15 @@ def reverse(
         operands = list(op.operation.operands)
         if all(ct is None for ct in cts) or not any(o in active for o in operands):
             continue
-        if fault := _missing_rule(op):
-            faults.append((op.location, fault))
-            continue
-        if type(op).vjp is NO_GRADIENT:
+        fault = _missing_rule(op)
+        if fault is None and type(op).vjp is NO_GRADIENT:
             continue
         with Builder(ir.InsertionPoint(block), _derived_location(op)):
-            gradients = _apply_rule(op, cts)
+            if fault:  # go on as if there were a rule, to find all that have none
+                faults.append((op.location, fault))
+                gradients = [zeros_like(wrap(o)) if o in active else None for o in operands]
+            else:
+                gradients = _apply_rule(op, cts)
         for operand, gradient in zip(operands, gradients, strict=True):
             if gradient is not None and operand in active:
                 cotangents.setdefault(operand, []).append(gradient)

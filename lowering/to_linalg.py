@@ -57,10 +57,11 @@ class FunctionLowering:
         self.block = function.entry_block
         self.ops = [op for op in self.block.operations if isinstance(op, Op)]
         self.values: dict[ir.Value, ir.Value] = {a: a for a in self.block.arguments}
+        self.casts: list[ir.Operation] = []  # of unsigned arguments, which stay so to the end
 
     def run(self) -> None:
-        specs = [TensorSpec.from_mlir(a.type) for a in self.block.arguments]
         self._check()
+        self._cast_arguments()
         self.fusion = Fusion(self.ops)
         self.positions = {r: i for i, op in enumerate(self.ops) for r in op.operation.results}
         for op in self.ops:
@@ -73,7 +74,17 @@ class FunctionLowering:
             terminator.operands[i] = self.value(operand)
         for op in reversed(self.ops):
             op.operation.erase()
-        self._retype(specs, [o.type for o in terminator.operands])
+        self._retype([o.type for o in terminator.operands])
+
+    def _cast_arguments(self) -> None:
+        """Unsigned arguments as signless values; the ops still see the type they were built on."""
+        with ir.InsertionPoint.at_block_begin(self.block), self.function.location:
+            for argument in self.block.arguments:
+                kind = build.lowered_type(TensorSpec.from_mlir(argument.type))
+                if kind != argument.type:
+                    cast = "builtin.unrealized_conversion_cast"
+                    self.casts.append(ir.Operation.create(cast, [kind], [argument]))
+                    self.values[argument] = self.casts[-1].result
 
     def _check(self) -> None:
         faults = []
@@ -87,11 +98,13 @@ class FunctionLowering:
         if faults:
             raise failure(faults)
 
-    def _retype(self, specs: list[TensorSpec], results: list[ir.Type]) -> None:
+    def _retype(self, results: list[ir.Type]) -> None:
+        for cast in self.casts:
+            cast.operands[0].set_type(cast.result.type)
+            cast.result.replace_all_uses_with(cast.operands[0])
+            cast.erase()
+        inputs = [a.type for a in self.block.arguments]
         with self.function.location:
-            inputs = [build.lowered_type(s) for s in specs]
-            for argument, kind in zip(self.block.arguments, inputs, strict=True):
-                argument.set_type(kind)
             kind = ir.FunctionType.get(inputs, results)
             self.function.attributes["function_type"] = ir.TypeAttr.get(kind)
 

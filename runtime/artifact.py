@@ -17,15 +17,17 @@ import numpy as np
 import safetensors.numpy
 
 from ..dialect import trees
-from ..dialect.control import argument_names, signature, symbols
+from ..dialect.control import argument_names, is_public, signature, symbols
 from ..dialect.graph import trace
 from ..dialect.mlir import func, ir
 from ..dialect.types import TensorSpec
 from ..errors import ArtifactError
 from ..lowering import pipeline
+from ..lowering.bufferize import donation_pairs
 from ..lowering.target import Target, host_features
 from ..lowering.target import target as find_target
 from . import cache
+from .arguments import check_types
 from .cache import versions, write_whole
 from .compiler import compile_linalg
 from .device import Module
@@ -48,7 +50,7 @@ def export(
     `parameters` maps names of arguments to trees of arrays: they become the weights file, and
     inputs of those names are marked as parameters in the manifest.
     """
-    base = pathlib.Path(path)
+    base = base_path(path)
     chosen = find_target(target)
     graphs = [trace(fn, *specs, name=name) for name, (fn, specs) in functions.items()]
     if not graphs:
@@ -57,6 +59,12 @@ def export(
     tables = [_describe(g.func, weights, g.out_tree) for g in graphs]
     image = compile_modules([g.module for g in graphs], base.name, chosen)
     return write(base, image, tables, weights, chosen)
+
+
+def base_path(path: str | pathlib.Path) -> pathlib.Path:
+    """An artifact's path without the extension of one of its files."""
+    path = pathlib.Path(path)
+    return path.with_suffix("") if path.suffix in (".vmfb", ".json", ".safetensors") else path
 
 
 def compile_modules(modules: Sequence[ir.Module], name: str, target: Target) -> bytes:
@@ -113,21 +121,23 @@ def write(
 
 def describe(module: ir.Module, weights: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The manifest's entries for the public functions of a module."""
-    return [
-        _describe(f, weights, None)
-        for f in symbols(module).values()
-        if f.visibility.value == "public"
-    ]
+    return [_describe(f, weights, None) for f in symbols(module).values() if is_public(f)]
 
 
 def _describe(function: func.FuncOp, weights: Mapping[str, Any], out_tree: Any) -> dict[str, Any]:
     inputs, results = signature(function)
     paths = out_tree.paths() if out_tree is not None else [(i,) for i in range(len(results))]
-    named = zip(argument_names(function), inputs, strict=True)
+    names = argument_names(function)
+    named = zip(names, inputs, strict=True)
+    storage = [
+        _entry(f"{names[i]}.storage", inputs[i]) | {"role": "storage", "of": names[i]}
+        for i, _ in donation_pairs(function)
+    ]
     return {
         "name": function.name.value,
         "inputs": [
-            _entry(n, s) | {"role": "parameter" if n in weights else "data"} for n, s in named
+            *(_entry(n, s) | {"role": "parameter" if n in weights else "data"} for n, s in named),
+            *storage,
         ],
         "outputs": [_entry(".".join(map(str, p)), s) for p, s in zip(paths, results, strict=True)],
     }
@@ -156,7 +166,8 @@ class Artifact:
     """
 
     def __init__(self, path: str | pathlib.Path) -> None:
-        manifest = pathlib.Path(path).with_suffix(".json")
+        base = base_path(path)
+        manifest = base.with_name(f"{base.name}.json")
         self.manifest = _read_manifest(manifest)
         files = {
             name: _read_checked(manifest.parent / name, digest)
@@ -171,8 +182,6 @@ class Artifact:
 
     def call(self, name: str, *arrays: Any) -> dict[str, np.ndarray]:
         """The results of a function by name, on arrays for its data inputs, in order."""
-        from .function import check_types
-
         if name not in self.functions:
             raise ArtifactError(
                 f"expected a function out of {', '.join(self.functions)}, got '{name}'"
@@ -187,10 +196,14 @@ class Artifact:
             [TensorSpec(a.shape, a.dtype) for a in given],
         )
         rest = iter(given)
-        leaves = [
-            self.weights[i["name"]] if i["role"] == "parameter" else next(rest)
-            for i in about["inputs"]
-        ]
+        leaves = []
+        for entry in about["inputs"]:
+            if entry["role"] == "storage":  # of a donated input: room for the result
+                leaves.append(np.empty(entry["shape"], _spec(entry).dtype))
+            else:
+                leaves.append(
+                    self.weights[entry["name"]] if entry["role"] == "parameter" else next(rest)
+                )
         outputs = [_spec(o) for o in about["outputs"]]
         found = self._module.run(name, leaves, [o.dtype for o in outputs])
         return {o["name"]: np.array(v) for o, v in zip(about["outputs"], found, strict=True)}

@@ -7,6 +7,7 @@ loader crashes on damaged machine code, so an entry whose checksum or versions d
 removed and counts as missing.
 """
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -16,8 +17,9 @@ import os
 import pathlib
 import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
+import filelock
 import platformdirs
 
 FORMAT = "gradopt-cache-1"
@@ -49,16 +51,33 @@ def count(kind: str) -> None:
 
 
 def image(key: str, make: Callable[[], bytes], disk: bool = True) -> bytes:
-    """The image stored under `key`, or the one that `make` compiles, which is then stored."""
-    found = load(key) if disk else None
-    if found is not None:
-        count("disk_hits")
-        return found
-    made = make()
-    count("compiled")
-    if disk:
-        store(key, made)
-    return made
+    """The image stored under `key`, or the one that `make` compiles, which is then stored.
+
+    Of several processes that want the same entry one compiles, and the others wait for it.
+    """
+    with _entry_lock(key) if disk else contextlib.nullcontext():
+        found = load(key) if disk else None
+        if found is not None:
+            count("disk_hits")
+            return found
+        made = make()
+        count("compiled")
+        if disk:
+            store(key, made)
+        return made
+
+
+@contextlib.contextmanager
+def _entry_lock(key: str) -> Iterator[None]:
+    """Hold an entry against other processes; the system frees it when its holder ends. A cache that
+    cannot be written has no locks.
+    """
+    path = _path(key).with_suffix(".lock")
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(filelock.FileLock(path))
+        yield
 
 
 def cache_directory() -> pathlib.Path:

@@ -15,13 +15,13 @@ from ..dialect.control import symbols
 from ..dialect.creation import as_array
 from ..dialect.graph import Graph, spec_of, trace
 from ..dialect.mlir import ir, location
-from ..dialect.types import TensorSpec
 from ..errors import ArgumentError, DonationError, OpError, TraceError
 from ..lowering import pipeline
 from ..lowering.bufferize import mark_donated
 from ..lowering.target import Target
 from ..lowering.target import target as find_target
 from . import cache
+from .arguments import check_types, not_arrays, positional
 from .compiler import compile_linalg
 from .device import Array, Module, allocate, borrow, copy_in
 from .signature import module_key
@@ -78,9 +78,14 @@ class CachedFunction:
         self._bound: dict[Any, Executable] = {}
         self._lock = threading.Lock()
 
-    def __call__(self, *arguments: Any) -> Any:
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        if keywords:
+            arguments = positional(self.fn, arguments, keywords)
         leaves, structure = trees.flatten(arguments)
-        leaves = [leaf if type(leaf) in (np.ndarray, Array) else _leaf(leaf) for leaf in leaves]
+        try:
+            leaves = [x if type(x) in (np.ndarray, Array) else as_array(x) for x in leaves]
+        except OpError:
+            raise not_arrays(self.fn, arguments) from None
         key = (structure, *((leaf.shape, leaf.dtype) for leaf in leaves))
         executable = self._bound.get(key)
         if executable is None:
@@ -151,37 +156,6 @@ class CachedFunction:
                 )
         starts = np.cumsum([0, *counts]).tolist()
         return [i for p in self.donate for i in range(starts[p], starts[p + 1])]
-
-
-def _leaf(leaf: Any) -> Any:
-    """An argument that is neither a NumPy array nor an Array, as one of them; ArgumentError if it
-    is no array at all.
-    """
-    try:
-        return as_array(leaf)
-    except OpError:
-        raise ArgumentError(
-            f"expected an array or number as argument, got {type(leaf).__name__} {leaf!r:.60}; "
-            "bind what is no array with functools.partial"
-        ) from None
-
-
-def check_types(
-    name: str, names: Sequence[str], specs: Sequence[TensorSpec], found: Sequence[TensorSpec]
-) -> None:
-    """Raise ArgumentError where arguments do not have the types that a function takes."""
-    if len(specs) != len(found):
-        raise ArgumentError(
-            f"'{name}' expected {len(specs)} arguments ({', '.join(names)}), got {len(found)}"
-        )
-    for argument, spec, other in zip(names, specs, found, strict=True):
-        same = spec.rank == other.rank and all(
-            n is None or n == m for n, m in zip(spec.shape, other.shape, strict=True)
-        )
-        if not same or spec.dtype != other.dtype:
-            raise ArgumentError(
-                f"'{name}' expected argument '{argument}' of type {spec}, got {other}"
-            )
 
 
 # --- compiled modules -----------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import pathlib
 
 import pytest
 
+os.environ["JAX_ENABLE_X64"] = "1"  # gradients are compared in float64
 # JAX compiles hundreds of one-op functions once each: the time is its compiler's.
 os.environ.setdefault(
     "XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"

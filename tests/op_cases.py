@@ -16,8 +16,6 @@ import jax.numpy as jnp
 import numpy as np
 from gradopt.dialect.base import OPS
 
-jax.config.update("jax_enable_x64", True)
-
 
 @dataclasses.dataclass
 class Case:

@@ -6,12 +6,13 @@ import pathlib
 import sys
 
 from ..dialect.base import new_context
-from ..dialect.control import symbols
-from ..dialect.mlir import diagnostics, ir
+from ..dialect.control import is_public, symbols
+from ..dialect.mlir import ir
 from ..errors import CompileError, Diagnostic, PassError
 from ..lowering import pipeline
 from ..lowering.target import TARGETS, target
-from ..runtime.artifact import compile_modules, describe, write
+from ..runtime.artifact import base_path, compile_modules, describe, write
+from .source import Source, read
 
 DESCRIPTION = """\
 Compile the public functions of an MLIR file in the gradopt dialect, derivatives included, to
@@ -21,7 +22,7 @@ NAME.vmfb with the manifest NAME.json beside it, or print the IR at a stage on t
 def main(argv: list[str] | None = None) -> int:
     """The command; returns its exit status."""
     parser = argparse.ArgumentParser(prog="gradopt-compile", description=DESCRIPTION)
-    parser.add_argument("input", help="a file of MLIR text or bytecode")
+    parser.add_argument("input", help="a file of MLIR text or bytecode; - for stdin")
     parser.add_argument(
         "-o", dest="output", help="the .vmfb to write (default: the input's name with .vmfb)"
     )
@@ -36,47 +37,43 @@ def main(argv: list[str] | None = None) -> int:
     )
     options = parser.parse_args(argv)
     try:
-        text = pathlib.Path(options.input).read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        print(f"gradopt-compile: error: cannot read '{options.input}': {error}", file=sys.stderr)
+        source = read(options.input)
+    except OSError as error:
+        reason = error.strerror
+        print(f"gradopt-compile: error: cannot read '{options.input}': {reason}", file=sys.stderr)
         return 2
     try:
-        return _compile(text, options)
+        return _compile(source, options)
     except PassError as error:
         for fault in error.diagnostics:
-            print(_named(fault, options.input), file=sys.stderr)
+            print(source.named(fault), file=sys.stderr)
     except CompileError as error:
         print(f"gradopt-compile: error: {error}", file=sys.stderr)
     return 1
 
 
-def _compile(text: str, options: argparse.Namespace) -> int:
+def _compile(source: Source, options: argparse.Namespace) -> int:
     with new_context():
-        try:
-            module = ir.Module.parse(text)
-        except ir.MLIRError as error:
-            raise PassError(diagnostics(error)) from None
-        if not any(f.visibility.value == "public" for f in symbols(module).values()):
-            raise PassError(
-                [
-                    Diagnostic(
-                        options.input,
-                        1,
-                        1,
-                        "error",
-                        "expected a public function to compile, got none",
-                    )
-                ]
-            )
+        module = source.parse()
+        if not any(map(is_public, symbols(module).values())):
+            missing = "expected a public function to compile, got none"
+            raise PassError([Diagnostic(source.name, 1, 1, "error", missing)])
         if options.emit != "vmfb":
             _print_stage(module, options.emit)
             return 0
-        output = pathlib.Path(options.output or options.input).with_suffix("")
+        output = _base(options.output or options.input)
         chosen = target(options.target)
         tables = describe(module, {})
         image = compile_modules([module], output.name, chosen)
-    print(f"wrote {write(output, image, tables, {}, chosen).with_suffix('.vmfb')}")
+    path = write(output, image, tables, {}, chosen)
+    print(f"wrote {path.with_name(f'{output.name}.vmfb')}")
     return 0
+
+
+def _base(name: str) -> pathlib.Path:
+    """Where the artifact goes: `a/model.mlir` and `a/model.vmfb` are `a/model`."""
+    path = base_path("model" if name == "-" else name)
+    return path.with_suffix("") if path.suffix in (".mlir", ".mlirbc") else path
 
 
 def _print_stage(module: ir.Module, stage: str) -> None:
@@ -85,11 +82,6 @@ def _print_stage(module: ir.Module, stage: str) -> None:
         if name == stage:
             break
     print(module.operation.get_asm())
-
-
-def _named(fault: Diagnostic, name: str) -> Diagnostic:
-    file = name if fault.file == "-" else fault.file
-    return Diagnostic(file, fault.line, fault.column, fault.severity, fault.message)
 
 
 if __name__ == "__main__":

@@ -5,22 +5,19 @@ MLIR's.
 
 import argparse
 import contextlib
-import dataclasses
-import difflib
 import pathlib
-import re
 import sys
 from typing import Any
 
-from ..dialect.base import OPS, new_context
+from ..dialect.base import new_context
 from ..dialect.mlir import diagnostics, ir
 from ..errors import Diagnostic, PassError, PipelineError
 from ..lowering import pipeline
 from ..lowering.passes import PASSES
 from .expected import check_expected
+from .source import SEPARATOR, Source, read
 from .tables import ops_table, passes_table, print_table, timing_table
 
-SEPARATOR = "// -----"
 FAILED, MISUSED = 1, 2
 
 DESCRIPTION = """\
@@ -157,16 +154,21 @@ def main(argv: list[str] | None = None) -> int:
         return print_table(passes_table(), options.json)
     try:
         steps = [step for text in options.passes for step in pipeline.parse(text)]
-        text, name = _read(options.input)
-    except (PipelineError, OSError, UnicodeDecodeError) as error:
-        print(f"gradopt-opt: error: {_reason(error)}", file=sys.stderr)
+        source = read(options.input)
+    except PipelineError as error:
+        print(f"gradopt-opt: error: {error}", file=sys.stderr)
         return MISUSED
-    run = Run(options, steps, name)
-    results, faults = run.all_parts(text)
+    except OSError as error:
+        print(
+            f"gradopt-opt: error: cannot read '{options.input}': {error.strerror}", file=sys.stderr
+        )
+        return MISUSED
+    run = Run(options, steps)
+    results, faults = run.all_parts(source)
     if options.verify_diagnostics:
-        return check_expected(text, name, faults)
+        return check_expected(source.text, source.name, faults)
     for fault in faults:
-        print(_shown(fault, text), file=sys.stderr)
+        print(_shown(fault, source), file=sys.stderr)
     if options.mlir_timing:
         print_table(timing_table(run.times), options.json, sys.stderr)
     if not faults:
@@ -184,33 +186,26 @@ def main(argv: list[str] | None = None) -> int:
 class Run:
     """One run of the tool: the passes, and what they print and take."""
 
-    def __init__(self, options: argparse.Namespace, steps: list[pipeline.Step], name: str) -> None:
+    def __init__(self, options: argparse.Namespace, steps: list[pipeline.Step]) -> None:
         self.options = options
         self.steps = steps
-        self.name = name
         self.times: list[tuple[str, float]] = []
 
-    def all_parts(self, text: str) -> tuple[list[str], list[Diagnostic]]:
+    def all_parts(self, source: Source) -> tuple[list[str], list[Diagnostic]]:
         """The resulting text of every part, and all faults; a part at fault has no text."""
-        parts, faults, results, line = [text], [], [], 0
-        if self.options.split_input_file:
-            parts = _split(text)
-        for part in parts:
+        results, faults = [], []
+        for part in source.parts() if self.options.split_input_file else [source]:
             try:
-                results.append(self.one_part("\n" * line + part))
+                results.append(self.one_part(part))
             except PassError as error:
-                faults += [self._named(d) for d in error.diagnostics]
-            line += part.count("\n") + 1
+                faults += [source.named(d) for d in error.diagnostics]
         return results, faults
 
-    def one_part(self, text: str) -> str:
+    def one_part(self, source: Source) -> str:
         context = new_context()
         context.allow_unregistered_dialects = self.options.allow_unregistered_dialect
         with context:
-            try:
-                module = ir.Module.parse(text)
-            except ir.MLIRError as error:
-                raise PassError(diagnostics(error)) from None
+            module = source.parse()
             for step in self.steps:
                 pipeline.run(module, [step], self._after(module))
             return self._print(module)
@@ -238,56 +233,13 @@ class Run:
         )
         return text if text.endswith("\n") else text + "\n"
 
-    def _named(self, fault: Diagnostic) -> Diagnostic:
-        """The fault with the input's name, which MLIR knows as '-'."""
-        file = self.name if fault.file == "-" else fault.file
-        return dataclasses.replace(fault, file=file, message=_explained(fault.message))
 
-
-def _explained(message: str) -> str:
-    """What MLIR says of an op that gradopt does not have, with the op that may be meant."""
-    unknown = re.match(r"(?:unregistered operation|custom op) 'gradopt\.([^']*)'", message)
-    if not unknown:
-        return message
-    close = difflib.get_close_matches(unknown[1], OPS, 1)
-    hint = f"did you mean 'gradopt.{close[0]}'? " if close else ""
-    return (
-        f"expected an op of the gradopt dialect, got 'gradopt.{unknown[1]}'; {hint}"
-        "gradopt-opt --list-ops shows them all"
-    )
-
-
-def _split(text: str) -> list[str]:
-    """The parts between separator lines."""
-    parts: list[list[str]] = [[]]
-    for line in text.split("\n"):
-        if line.strip() == SEPARATOR:
-            parts.append([])
-        else:
-            parts[-1].append(line)
-    return ["\n".join(part) for part in parts]
-
-
-def _shown(fault: Diagnostic, text: str) -> str:
+def _shown(fault: Diagnostic, source: Source) -> str:
     """The fault with the line it is at and a mark under the place, as MLIR shows it."""
-    lines = text.split("\n")
-    if not 0 < fault.line <= len(lines) or not fault.file:
+    lines = source.text.split("\n")
+    if fault.file != source.name or not 0 < fault.line <= len(lines):
         return str(fault)
     return f"{fault}\n{lines[fault.line - 1]}\n{' ' * max(fault.column - 1, 0)}^"
-
-
-def _read(name: str) -> tuple[str, str]:
-    if name == "-":
-        return sys.stdin.read(), "<stdin>"
-    return pathlib.Path(name).read_text(), name
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, OSError):
-        return f"cannot read '{error.filename}': {error.strerror}"
-    if isinstance(error, UnicodeDecodeError):
-        return f"cannot read the input as text: {error.reason} at byte {error.start}"
-    return str(error)
 
 
 def _write(name: str, text: str) -> None:

@@ -52,10 +52,10 @@ def _functions(artifact: Artifact) -> Table:
 
     rows = []
     for name, about in artifact.functions.items():
-        data = [i for i in about["inputs"] if i["role"] == "data"]
-        rows.append(
-            [name, listed(data), len(about["inputs"]) - len(data), listed(about["outputs"])]
+        data, weights = (
+            [i for i in about["inputs"] if i["role"] == role] for role in ("data", "parameter")
         )
+        rows.append([name, listed(data), len(weights), listed(about["outputs"])])
     return Table(
         f"functions of {artifact.manifest['name']}",
         ["function", "inputs", "parameters", "outputs"],
@@ -64,7 +64,7 @@ def _functions(artifact: Artifact) -> Table:
 
 
 def _type(entry: dict[str, Any]) -> str:
-    return "x".join("?" if n is None else str(n) for n in entry["shape"]) + f"x{entry['dtype']}"
+    return "x".join(["?" if n is None else str(n) for n in entry["shape"]] + [entry["dtype"]])
 
 
 def _array(text: str) -> np.ndarray:

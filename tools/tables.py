@@ -25,14 +25,17 @@ class Table:
     rows: list[list[Any]]
 
 
-def print_table(table: Table, as_json: bool, file: TextIO = sys.stdout) -> int:
-    """Print a table; returns 0. JSON is a list of objects, one a row."""
+def print_table(table: Table, as_json: bool, file: TextIO | None = None) -> int:
+    """Print a table to a file, by default stdout; returns 0. JSON is a list of objects, one a
+    row.
+    """
+    out = file or sys.stdout
     if as_json:
         print(
             json.dumps(
                 [dict(zip(table.columns, row, strict=True)) for row in table.rows], indent=1
             ),
-            file=file,
+            file=out,
         )
         return 0
     shown = rich.table.Table(title=table.title, title_justify="left", box=None, pad_edge=False)
@@ -40,8 +43,8 @@ def print_table(table: Table, as_json: bool, file: TextIO = sys.stdout) -> int:
         shown.add_column(column, overflow="fold")
     for row in table.rows:
         shown.add_row(*map(str, row))
-    width = None if file.isatty() else 200
-    rich.console.Console(file=file, width=width).print(shown)
+    width = None if out.isatty() else 200
+    rich.console.Console(file=out, width=width).print(shown)
     return 0
 
 

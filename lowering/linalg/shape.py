@@ -93,11 +93,17 @@ def joined(parts: Sequence[ir.Value], axis: int, kind: ir.Type) -> ir.Value:
     by one.
 
     IREE 3.13 turns inner concatenations into outer ones with transposes, which is slower, and
-    crashes where an operand is one of several results of a generic (iree-cpu-2.md, section 12).
+    crashes where an operand is one of several results of a generic. It cannot fold the unit axes of
+    columns ("expected rank to be smaller or equal to the other rank"), which are joined as vectors.
     """
+    shape = build.shape_of(parts[0])
+    if axis == 0 and len(shape) > 1 and all(n == 1 for n in shape[1:]):
+        vectors = [build.reshape(p, [build.extent(p, 0)]) for p in parts]
+        one = build.tensor_type([ir.RankedTensorType(kind).shape[0]], build.element_of(parts[0]))
+        whole = tensor.concat(one, 0, vectors)
+        return build.reshape(whole, [build.extent(whole, 0), *shape[1:]])
     if axis == 0:
         return tensor.concat(kind, 0, list(parts))
-    shape = build.shape_of(parts[0])
     shape[axis] = sum(build.static_shape(p)[axis] for p in parts)
     whole, at = build.empty(shape, build.element_of(parts[0])), 0
     for part in parts:

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""MLIR files that tools read: text or bytecode, parsed with errors that name the file, its lines
+and what may be meant.
+"""
+
+import dataclasses
+import difflib
+import pathlib
+import re
+import sys
+
+from ..dialect.base import OPS
+from ..dialect.mlir import diagnostics, ir
+from ..errors import Diagnostic, PassError
+
+SEPARATOR = "// -----"
+"""The line between parts of a file that are treated on their own."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """An input and what messages call it."""
+
+    name: str
+    data: bytes
+    path: str | None = None
+
+    @property
+    def text(self) -> str:
+        return self.data.decode(errors="replace")
+
+    def parts(self) -> list["Source"]:
+        """The parts between separator lines, each after as many empty lines as put it at its place
+        in the file.
+        """
+        starts, lines = [0], self.text.split("\n")
+        starts += [i + 1 for i, line in enumerate(lines) if line.strip() == SEPARATOR]
+        ends = [start - 1 for start in starts[1:]] + [len(lines)]
+        return [
+            Source(self.name, ("\n" * start + "\n".join(lines[start:end])).encode())
+            for start, end in zip(starts, ends, strict=True)
+        ]
+
+    def parse(self) -> ir.Module:
+        """The module in the current context. Raises PassError where it does not parse or verify."""
+        try:
+            return ir.Module.parseFile(self.path) if self.path else ir.Module.parse(self.data)
+        except ir.MLIRError as error:
+            raise PassError([self.named(d) for d in diagnostics(error)]) from None
+
+    def named(self, fault: Diagnostic) -> Diagnostic:
+        """The fault with the input's name, which MLIR knows as '-', and what may be meant."""
+        file = self.name if fault.file == "-" else fault.file
+        return dataclasses.replace(fault, file=file, message=_explained(fault.message))
+
+
+def read(name: str) -> Source:
+    """The input called `name`, - for stdin. Raises OSError."""
+    if name == "-":
+        return Source("<stdin>", sys.stdin.buffer.read())
+    return Source(name, pathlib.Path(name).read_bytes(), name)
+
+
+def _explained(message: str) -> str:
+    """What MLIR says of an op that gradopt does not have, with the op that may be meant."""
+    unknown = re.match(r"(?:unregistered operation|custom op) 'gradopt\.([^']*)'", message)
+    if not unknown:
+        return message
+    close = difflib.get_close_matches(unknown[1], OPS, 1)
+    hint = f"did you mean 'gradopt.{close[0]}'? " if close else ""
+    return (
+        f"expected an op of the gradopt dialect, got 'gradopt.{unknown[1]}'; {hint}"
+        "gradopt-opt --list-ops shows them all"
+    )
