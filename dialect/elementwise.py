@@ -135,19 +135,20 @@ def broadcast_together(op_class: type[Op], *tensors: Any) -> list[Any]:
     return [t if t.shape == shape else t.broadcast_to(shape, like=full) for t in tensors]
 
 
+def _shown(shape: tuple[int | None, ...]) -> str:
+    return str(shape).replace("None", "?")
+
+
 def broadcast_shapes(op_class: type[Op], *shapes: tuple[int | None, ...]) -> tuple[int | None, ...]:
     """The common shape by NumPy's rules; raises where extents clash."""
     result: list[int | None] = []
     for position in range(-max(map(len, shapes)), 0):
         found = {s[position] for s in shapes if len(s) >= -position} - {1}
         if len(found) > 1:
-            listed = " and ".join(
-                "(" + ", ".join("?" if n is None else str(n) for n in s) + ")" for s in shapes
-            )
             raise op_class.error(
                 "shapes that broadcast together",
-                listed,
-                f"extents {position} differ and none of them is 1",
+                " and ".join(map(_shown, shapes)),
+                f"extents at {position} differ and none of them is 1",
             )
         result.append(found.pop() if found else 1)
     return tuple(result)

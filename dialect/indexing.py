@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import OpError
 from .base import Int, Op, Operand, Result
 from .creation import zeros_like
 from .elementwise import as_tensor
-from .shape import normalize_axes
+from .shape import moveaxis, normalize_axes
 from .slicing import SliceOp, flip
 from .types import TensorSpec, bool_, is_integer
 
@@ -132,7 +133,7 @@ def getitem(x: Any, key: Any) -> Any:
     or tensor.
     """
     items = _full_key(x, key)
-    axis = 0
+    axis, array_axes = 0, range(0)
     for item in items:  # every item leaves `axis` after what it made
         if item is None:
             x = x.expand_dims(axis)
@@ -140,19 +141,33 @@ def getitem(x: Any, key: Any) -> Any:
         elif isinstance(item, slice):
             x = _slice(x, axis, item)
             axis += 1
-        elif isinstance(item, int | np.integer) and not isinstance(item, bool):
+        elif _is_integer(item):
             x = _pick(x, axis, int(item))
         else:
-            indices = as_tensor(item)
-            if not is_integer(indices.dtype):
-                raise TakeOp.error(
-                    "integer indices",
-                    indices.spec,
-                    "use where() for a mask: the result's shape must not depend on data",
-                )
+            indices = _indices(item)
             x = TakeOp.emit(x, indices, axis=axis)
+            array_axes = range(axis, axis + indices.ndim)
             axis += indices.ndim
+    numbers = [i for i, item in enumerate(items) if not (item is None or isinstance(item, slice))]
+    if array_axes and numbers != list(range(numbers[0], numbers[-1] + 1)):
+        return moveaxis(x, tuple(array_axes), tuple(range(len(array_axes))))  # as NumPy has it
     return x
+
+
+def _is_integer(item: Any) -> bool:
+    return isinstance(item, int | np.integer) and not isinstance(item, bool)
+
+
+def _indices(item: Any) -> Any:
+    try:
+        indices = as_tensor(item)
+    except OpError:
+        got, remedy = f"{type(item).__name__} {item!r:.40}", ""
+    else:
+        if is_integer(indices.dtype):
+            return indices
+        got, remedy = indices.spec, "use where() for a mask: shapes must not depend on data"
+    raise TakeOp.error("an index of integers, slices, None, ... or an integer array", got, remedy)
 
 
 def _full_key(x: Any, key: Any) -> list[Any]:
@@ -178,6 +193,8 @@ def _slice(x: Any, axis: int, item: slice) -> Any:
     n = x.shape[axis]
     if n is None:
         raise SliceOp.error(f"axis {axis}, whose extent is unknown, to be kept whole", item)
+    if item.step == 0:
+        raise SliceOp.error("a step other than 0", item)
     start, stop, step = item.indices(n)
     count = len(range(start, stop, step))
     if count == 0:

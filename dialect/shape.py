@@ -208,11 +208,18 @@ def swapaxes(x: Any, a: int, b: int) -> Any:
     return transpose(x, order)
 
 
-def moveaxis(x: Any, source: int, destination: int) -> Any:
-    """`x` with one axis moved to another place."""
-    order = [i for i in range(x.ndim) if i != source % x.ndim]
-    order.insert(destination % x.ndim, source % x.ndim)
-    return transpose(x, order)
+def moveaxis(x: Any, source: int | Sequence[int], destination: int | Sequence[int]) -> Any:
+    """`x` with axes moved to other places; the rest keep their order."""
+    sources, places = ((a,) if isinstance(a, int) else tuple(a) for a in (source, destination))
+    if len(sources) != len(places):
+        raise TransposeOp.error(f"a place for each of {len(sources)} axes", f"{len(places)} places")
+    normalize_axes(TransposeOp, places, x.ndim)
+    rest = [i for i in range(x.ndim) if i not in normalize_axes(TransposeOp, sources, x.ndim)]
+    for place, axis in sorted(
+        (p % x.ndim, a % x.ndim) for p, a in zip(places, sources, strict=True)
+    ):
+        rest.insert(place, axis)
+    return transpose(x, rest)
 
 
 def broadcast_in_dim(

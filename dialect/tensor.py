@@ -145,7 +145,7 @@ class Tensor(ir.Value):
         if isinstance(other, int) and not isinstance(other, bool) and 1 <= other <= 4:
             squared = self * self if other > 1 else self
             return (self, squared, squared * self, squared * squared)[other - 1]
-        if other == 0.5 and is_float(self.dtype):
+        if isinstance(other, float) and other == 0.5 and is_float(self.dtype):
             return self.sqrt()
         return transcendental.pow(self, other)
 

@@ -26,9 +26,13 @@ def unflatten(structure: Any, leaves: Any) -> Any:
 
 
 def named_leaves(name: str, tree: Any) -> list[tuple[str, Any]]:
-    """The leaves under readable names: `name`, then the keys and positions, with dots."""
-    paths, found, _ = optree.tree_flatten_with_path(tree)
-    return [(".".join([name, *map(str, p)]), leaf) for p, leaf in zip(paths, found, strict=True)]
+    """The leaves under readable names: `name`, then keys, fields and positions, with dots."""
+    accessors, found, _ = optree.tree_flatten_with_accessor(tree)
+    names = [
+        ".".join([name, *(str(getattr(e, "field", e.entry)) for e in accessor)])
+        for accessor in accessors
+    ]
+    return list(zip(names, found, strict=True))
 
 
 def map_leaves(function: Any, tree: Any) -> Any:
