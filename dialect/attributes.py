@@ -4,6 +4,7 @@ stands for.
 """
 
 import dataclasses
+import operator
 import re
 from collections.abc import Callable
 from typing import Any
@@ -17,10 +18,11 @@ from .types import as_dtype, bfloat16, dtype_from_mlir, dtype_to_mlir
 @dataclasses.dataclass(frozen=True)
 class AttributeKind:
     """A two-way mapping between Python values and MLIR attributes; `example` is how MLIR text
-    writes one.
+    writes one, `normal` brings a Python value into the form that ops see.
     """
 
     example: str
+    normal: Callable[[Any], Any]
     to_mlir: Callable[[Any], ir.Attribute]
     from_mlir: Callable[[Any], Any]
     mlir_type: type
@@ -34,6 +36,12 @@ class AttributeKind:
 
 def _ints_to_mlir(values: Any) -> ir.Attribute:
     return ir.DenseI64ArrayAttr.get([DYNAMIC if v is None else int(v) for v in values])
+
+
+def _known_ints(attribute: ir.DenseI64ArrayAttr) -> tuple[int, ...]:
+    if DYNAMIC in (values := tuple(attribute)):
+        raise ValueError(f"expected integers, got the marker of an unknown extent in {attribute}")
+    return values
 
 
 def _elements_to_mlir(array: Any) -> ir.Attribute:
@@ -108,33 +116,49 @@ def _bfloat16_from_text(text: str) -> np.ndarray:
     return np.array(bits, np.uint16).view(bfloat16)
 
 
-Ints = AttributeKind(
-    "array<i64: 0, 1>",
+def _extents(values: Any) -> tuple[int | None, ...]:
+    return tuple(None if v is None else operator.index(v) for v in values)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError("not a string")
+    return value
+
+
+Ints = AttributeKind("array<i64: 0, 1>", _extents, _ints_to_mlir, _known_ints, ir.DenseI64ArrayAttr)
+Extents = AttributeKind(
+    "array<i64: 2, 3>",
+    _extents,
     _ints_to_mlir,
     lambda a: tuple(None if v == DYNAMIC else v for v in a),
     ir.DenseI64ArrayAttr,
 )
+"""Integers of which some may be unknown."""
 Int = AttributeKind(
     "3 : i64",
-    lambda v: ir.IntegerAttr.get(ir.IntegerType.get_signless(64), int(v)),
+    operator.index,
+    lambda v: ir.IntegerAttr.get(ir.IntegerType.get_signless(64), v),
     lambda a: a.value,
     ir.IntegerAttr,
 )
-Float = AttributeKind(
-    "1.0 : f64", lambda v: ir.FloatAttr.get_f64(float(v)), lambda a: a.value, ir.FloatAttr
-)
-Bool = AttributeKind("true", lambda v: ir.BoolAttr.get(bool(v)), lambda a: a.value, ir.BoolAttr)
-Str = AttributeKind('"text"', ir.StringAttr.get, lambda a: a.value, ir.StringAttr)
+Float = AttributeKind("1.0 : f64", float, ir.FloatAttr.get_f64, lambda a: a.value, ir.FloatAttr)
+Bool = AttributeKind("true", bool, ir.BoolAttr.get, lambda a: a.value, ir.BoolAttr)
+Str = AttributeKind('"text"', _text, ir.StringAttr.get, lambda a: a.value, ir.StringAttr)
 DType = AttributeKind(
     "f32",
-    lambda v: ir.TypeAttr.get(dtype_to_mlir(as_dtype(v))),
+    as_dtype,
+    lambda v: ir.TypeAttr.get(dtype_to_mlir(v)),
     lambda a: dtype_from_mlir(a.value),
     ir.TypeAttr,
 )
 Elements = AttributeKind(
     "dense<0.0> : tensor<2xf32>",
+    np.asarray,
     _elements_to_mlir,
     _elements_from_mlir,
     ir.DenseElementsAttr,
 )
-Symbol = AttributeKind("@name", ir.FlatSymbolRefAttr.get, lambda a: a.value, ir.FlatSymbolRefAttr)
+Symbol = AttributeKind(
+    "@name", _text, ir.FlatSymbolRefAttr.get, lambda a: a.value, ir.FlatSymbolRefAttr
+)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # what an instance's field holds
     Results: TypeAlias = Sequence[Tensor]
     FunctionValue: TypeAlias = ir.Value
     Ints: TypeAlias = tuple[int, ...]
+    Extents: TypeAlias = tuple[int | None, ...]
     Int: TypeAlias = int
     Float: TypeAlias = float
     Bool: TypeAlias = bool
@@ -41,7 +42,7 @@ else:  # what declares the field
     Result, Results = ext.Result[ir.RankedTensorType], Sequence[ext.Result[ir.RankedTensorType]]
     FunctionValue = ext.Result[Any]
     Ints, Int, Float, Bool, Str = kinds.Ints, kinds.Int, kinds.Float, kinds.Bool, kinds.Str
-    DType, Elements, Symbol = kinds.DType, kinds.Elements, kinds.Symbol
+    Extents, DType, Elements, Symbol = kinds.Extents, kinds.DType, kinds.Elements, kinds.Symbol
 
 REQUIRED: Any = object()
 """Default of an attribute that has none."""
@@ -104,7 +105,9 @@ class Op(Gradopt.Operation, traits=[ext.Pure]):
         reference: Callable[..., Any]
         vjp: Callable[..., Any]
 
-    def __init_subclass__(cls, *, name: str | None = None, **options: Any) -> None:
+    def __init_subclass__(
+        cls, *, name: str | None = None, pure: bool = True, **options: Any
+    ) -> None:
         declared = inspect.get_annotations(cls)
         cls.ATTRIBUTES, cls.OPERANDS, cls.RESULTS = (
             dict(cls.ATTRIBUTES),
@@ -129,6 +132,8 @@ class Op(Gradopt.Operation, traits=[ext.Pure]):
             cls.MNEMONIC = name
             OPS[name] = cls
         super().__init_subclass__(name=name, **options)
+        if not pure:  # MLIR's passes then neither merge nor remove it
+            cls._traits = [t for t in cls._traits if t is not ext.Pure]
         if name:
             cls._add_accessors()
 
@@ -199,10 +204,17 @@ class Op(Gradopt.Operation, traits=[ext.Pure]):
 
     @classmethod
     def with_defaults(cls, attributes: dict[str, Any]) -> dict[str, Any]:
-        """`attributes` with the defaults of those that are missing."""
-        return {
-            field: attributes.get(field, default) for field, (_, default) in cls.ATTRIBUTES.items()
-        }
+        """`attributes` in their normal form, with the defaults of those that are missing."""
+        found = {}
+        for field, (kind, default) in cls.ATTRIBUTES.items():
+            value = attributes.get(field, default)
+            try:
+                found[field] = kind.normal(value)
+            except (TypeError, ValueError) as error:
+                if isinstance(error, OpError):
+                    raise
+                raise cls.error(f"attribute '{field}' like {kind.example}", repr(value)) from None
+        return found
 
     @classmethod
     def create(
@@ -238,7 +250,7 @@ class Op(Gradopt.Operation, traits=[ext.Pure]):
         if field in found:
             try:
                 return kind.parse(found[field])
-            except ValueError as error:
+            except (ValueError, TypeError) as error:
                 raise OpError(f"'{self.OPERATION_NAME}' op attribute '{field}': {error}") from None
         if default is REQUIRED:
             raise self.error(f"attribute '{field}'", "none", f"write {{{field} = {kind.example}}}")
@@ -265,9 +277,14 @@ class Op(Gradopt.Operation, traits=[ext.Pure]):
             if expected != (found := tuple(self.result_specs())):
                 raise self.error(f"result type {_listed(expected)}", _listed(found))
         except OpError as error:
-            self.location.emit_error(str(error))
+            self.location.emit_error(self.named(error))
             return False
         return True
+
+    def named(self, error: OpError) -> str:
+        """What the verifier says: the error, with the op in front."""
+        text = str(error)
+        return text if text.startswith("'gradopt.") else f"'{self.OPERATION_NAME}' op {text}"
 
     def expected_results(self) -> TensorSpec | tuple[TensorSpec, ...]:
         return self.infer(*self.operand_specs(), **self.read_attributes())

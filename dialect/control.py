@@ -34,7 +34,7 @@ class StopGradientOp(Unary, name="stop_gradient"):
     vjp = NO_GRADIENT
 
 
-class OptimizationBarrierOp(Unary, name="optimization_barrier"):
+class OptimizationBarrierOp(Unary, name="optimization_barrier", pure=False):
     """x itself, as a value that no later pass or compiler stage merges, moves or recomputes.
 
     Example: `%y = "gradopt.optimization_barrier"(%x) : (tensor<4xf32>) -> tensor<4xf32>`
@@ -155,7 +155,7 @@ class DerivativeOp(Op):
             if kind != (found := self.operation.results[0].type):
                 raise self.error(f"result type {kind}", found)
         except OpError as error:
-            self.location.emit_error(str(error))
+            self.location.emit_error(self.named(error))
             return False
         return True
 
@@ -202,6 +202,12 @@ def symbols(module: ir.Operation | ir.Module) -> dict[str, func.FuncOp]:
         for f in module.operation.regions[0].blocks[0].operations
         if isinstance(f, func.FuncOp)
     }
+
+
+def named_symbols(module: ir.Operation | ir.Module) -> set[str]:
+    """The names of everything in a module that has one."""
+    found = (op.attributes for op in module.operation.regions[0].blocks[0].operations)
+    return {about["sym_name"].value for about in found if "sym_name" in about}
 
 
 def is_public(function: func.FuncOp) -> bool:

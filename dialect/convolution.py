@@ -37,8 +37,10 @@ class ConvolutionLike(Op):
         for name in ("strides", "low", "high", "dilation"):
             if len(attributes[name]) != spatial:
                 raise cls.error(f"{spatial} values in {name}", list(attributes[name]))
-        if min(*attributes["strides"], *attributes["dilation"], attributes["groups"]) < 1:
-            raise cls.error("strides, dilation and groups of at least 1", attributes)
+        steps = {name: attributes[name] for name in ("strides", "dilation", "groups")}
+        if min(*steps["strides"], *steps["dilation"], steps["groups"]) < 1:
+            listed = ", ".join(f"{name} {value}" for name, value in steps.items())
+            raise cls.error("strides, dilation and groups of at least 1", listed)
         if min(*attributes["low"], *attributes["high"]) < 0:
             raise cls.error(
                 "no negative padding",

@@ -21,6 +21,7 @@ from ..errors import OpError, TraceError
 from . import builder as builders
 from . import trees
 from .base import new_context, wrap
+from .control import named_symbols
 from .creation import as_array, constant
 from .elementwise import is_scalar
 from .mlir import func, ir
@@ -310,6 +311,6 @@ def argument_names(fn: Callable[..., Any], count: int) -> list[str]:
 
 
 def _free_symbol(graph: Graph, name: str) -> str:
-    taken = {op.attributes["sym_name"].value for op in graph.module.body.operations}
+    taken = named_symbols(graph.module)
     candidates = [name, *(f"{name}_{i}" for i in range(len(taken) + 1))]
     return next(c for c in candidates if c not in taken)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from .base import Ints, Op, Operand, Operands, Result
+from .base import Extents, Ints, Op, Operand, Operands, Result
 from .elementwise import as_tensor, broadcast_shapes
 from .types import TensorSpec
 
@@ -42,16 +42,14 @@ class ReshapeOp(Op, name="reshape"):
 
     x: Operand
     like: Operands
-    shape: Ints
+    shape: Extents
     y: Result
 
     @classmethod
     def infer(cls, x: TensorSpec, *like: TensorSpec, shape: tuple[int | None, ...]) -> TensorSpec:
         y = x.with_shape(shape)
         if x.size is not None and y.size is not None and x.size != y.size:
-            raise cls.error(
-                f"a shape of {x.size} elements", f"{y}", "use -1 for an extent to be found"
-            )
+            raise cls.error(f"a shape of {x.size} elements", y)
         if x.is_static and not y.is_static:
             raise cls.error("a static shape, as the operand's is", y)
         if shape.count(None) > 1 and not like:
@@ -105,7 +103,7 @@ class BroadcastOp(Op, name="broadcast"):
 
     x: Operand
     like: Operands
-    shape: Ints
+    shape: Extents
     dims: Ints
     y: Result
 

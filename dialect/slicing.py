@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import OpError
-from .base import Float, Int, Ints, Op, Operand, Operands, Result, Results, function
+from . import builder as builders
+from .base import Extents, Float, Int, Ints, Op, Operand, Operands, Result, Results
 from .creation import iota, zeros_like
 from .elementwise import as_tensor
 from .logic import select
@@ -130,7 +131,7 @@ class SliceOp(Op, name="slice"):
 
     x: Operand
     start: Ints
-    limit: Ints
+    limit: Extents
     stride: Ints
     y: Result
 
@@ -185,7 +186,7 @@ class SliceOp(Op, name="slice"):
             0 if n is None or m is None else n - (lo + max((m - 1) * s + 1, 0))
             for n, m, lo, s in zip(self.x.shape, ct.shape, low, self.stride, strict=True)
         )
-        return [pad(ct, low=low, high=high, interior=interior)]
+        return [PadOp.emit(ct, low=low, high=high, interior=interior)]
 
 
 class PadOp(Op, name="pad"):
@@ -292,8 +293,6 @@ class ReverseOp(Op, name="reverse"):
 
 # --- functions --------------------------------------------------------------------------------
 
-pad = function(PadOp)
-
 
 def concat(xs: Sequence[Any], axis: int = 0) -> Any:
     """Tensors one after the other along `axis`, in their common element type."""
@@ -346,6 +345,31 @@ def split(x: Any, sections: int | Sequence[int], axis: int = 0) -> list[Any]:
         raise UnstackOp.error(f"sizes that add up to {n}", list(sections))
     ends = list(itertools.accumulate(sections))
     return [slice_axis(x, axis, end - size, end) for size, end in zip(sections, ends, strict=True)]
+
+
+def pad(
+    x: Any,
+    pad_width: int | Sequence[Any],
+    constant_values: float = 0.0,
+    interior: int | Sequence[int] = 0,
+    name: str | None = None,
+) -> Any:
+    """`x` with a constant around it, as in NumPy: `pad_width` is a number for every side, a pair
+    (before, after) for every axis, or such a pair for each axis. `interior`, for every or for each
+    axis, is how many constants stand between two elements.
+    """
+    with builders.owner("pad", (x,)):
+        x = as_tensor(x)
+        try:
+            pairs = np.broadcast_to(np.asarray(pad_width, np.int64), (x.ndim, 2)).tolist()
+            between = np.broadcast_to(np.asarray(interior, np.int64), (x.ndim,)).tolist()
+        except (TypeError, ValueError):
+            raise PadOp.error(
+                f"pad_width and interior for {x.ndim} axes", f"{pad_width} and {interior}"
+            ) from None
+        low, high = (tuple(p[side] for p in pairs) for side in (0, 1))
+        attributes = {"low": low, "high": high, "interior": tuple(between)}
+        return PadOp.emit(x, **attributes, value=float(constant_values), name=name)
 
 
 def flip(x: Any, axis: int | Sequence[int] | None = None) -> Any:

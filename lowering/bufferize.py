@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from ..dialect.control import is_public, symbols
 from ..dialect.mlir import arith, func, ir
 from .linalg import build
-from .passes import failure, gradopt_pass
+from .passes import failure, gradopt_pass, single_block
 
 DONATED = "gradopt.donated"
 """On an argument: the position of the result that takes over its storage, or a unit for the first
@@ -25,6 +25,15 @@ STORAGE = "gradopt.storage"
 call.
 """
 TIED = "iree.abi.output"
+VIEWS = {
+    "tensor.cast",
+    "tensor.collapse_shape",
+    "tensor.expand_shape",
+    "tensor.reshape",
+    "util.optimization_barrier",
+    "iree_tensor_ext.compute_barrier.start",
+}
+"""Ops whose result is their first operand's storage."""
 
 
 @gradopt_pass("gradopt-bufferize")
@@ -35,19 +44,27 @@ def bufferize(module: ir.Module) -> None:
     module.operation.context.allow_unregistered_dialects = True
     for function in symbols(module).values():
         if not function.is_external and is_public(function):
+            single_block(function)
             separate_results(function)
             tie_donated(function)
 
 
 def separate_results(function: func.FuncOp) -> None:
-    """Copy results that are arguments or stand in the list before."""
+    """Copy results that are arguments, or stand in the list before, be it under another shape."""
     terminator = list(function.entry_block.operations)[-1].operation
     seen = set(function.entry_block.arguments)
     with ir.InsertionPoint(terminator), terminator.location:
         for i, value in enumerate(list(terminator.operands)):
-            if value in seen:
+            if (stored := storage_of(value)) in seen:
                 terminator.operands[i] = copied(value)
-            seen.add(value)
+            seen.add(stored)
+
+
+def storage_of(value: ir.Value) -> ir.Value:
+    """The value that `value` is another view of."""
+    while not isinstance(value.owner, ir.Block) and value.owner.name in VIEWS:
+        value = value.owner.operands[0]
+    return value
 
 
 def copied(value: ir.Value) -> ir.Value:
@@ -73,7 +90,7 @@ def copied(value: ir.Value) -> ir.Value:
 def tie_donated(function: func.FuncOp) -> None:
     """Add a storage argument for each donated input that has a result of its type."""
     pairs = donation_pairs(function)
-    if not pairs:
+    if not pairs or any(STORAGE in about for about in function.arg_attrs):
         return
     attributes = list(function.arg_attrs)
     i64, index_type = ir.IntegerType.get_signless(64), ir.IndexType.get()
@@ -102,11 +119,15 @@ def donation_pairs(function: func.FuncOp) -> list[tuple[int, int]]:
         for i, about in enumerate(function.arg_attrs if "arg_attrs" in function.attributes else [])
         if DONATED in about
     }
+    for i, mark in marks.items():
+        if not isinstance(mark, ir.IntegerAttr | ir.UnitAttr):
+            message = f"expected {DONATED} of argument {i} to be a result's position, got {mark}"
+            raise failure([(function.location, message)])
     pairs = {i: m.value for i, m in marks.items() if isinstance(m, ir.IntegerAttr)}
     for i, result in pairs.items():
-        exists = 0 <= result < len(results) and results[result] == inputs[i]
-        if not exists or list(pairs.values()).count(result) > 1:
-            got = f"{result} of type {results[result]}" if exists else str(result)
+        kind = results[result] if 0 <= result < len(results) else None
+        if kind != inputs[i] or list(pairs.values()).count(result) > 1:
+            got = f"{result} of type {kind}" if kind else str(result)
             expected = f"expected {DONATED} of argument {i} to name a result of its own of type"
             raise failure([(function.location, f"{expected} {inputs[i]}, got {got}")])
     for i in marks:

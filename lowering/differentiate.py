@@ -18,6 +18,7 @@ from ..dialect.control import (
     argument_names,
     call,
     head_positions,
+    named_symbols,
     signature,
     symbols,
 )
@@ -25,8 +26,8 @@ from ..dialect.creation import ones_like, zeros_like
 from ..dialect.mlir import func, ir
 from ..dialect.types import TensorSpec, is_float
 from ..errors import OpError, PassError
-from .inline import callee_of, clone_body
-from .passes import failure, gradopt_pass
+from .inline import callee_of, callees_first, clone_body
+from .passes import failure, gradopt_pass, single_block
 
 
 @gradopt_pass("gradopt-differentiate")
@@ -39,7 +40,7 @@ def differentiate(module: ir.Module) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """Which derivative of which function."""
+    """Which derivative of which function; `kind` is the op that asks for it."""
 
     callee: str
     wrt: tuple[int, ...]
@@ -54,35 +55,48 @@ class Differentiation:
     def __init__(self, module: ir.Module) -> None:
         self.module = module
         self.functions = symbols(module)
-        self.derived: dict[Request, func.FuncOp] = {}
-        self.expanded: set[str] = set()
+        self.vjps: dict[Request, func.FuncOp] = {}
+        self.jvps: dict[Request, func.FuncOp] = {}
+        self.taken = named_symbols(module)
 
     def run(self) -> None:
-        for name in list(self.functions):
-            self.expand(name, ())
+        for name in callees_first(self.functions, self.named):
+            if not self.functions[name].is_external:
+                self.expand(self.functions[name])
 
-    def expand(self, name: str, path: tuple[str, ...]) -> None:
-        """Replace the derivative ops of a function, after those of all functions that it names."""
-        if name in path:
-            raise failure(
-                [
-                    (
-                        self.functions[name].location,
-                        f"expected no recursion, got @{' -> @'.join((*path, name))}",
-                    )
-                ]
-            )
-        if name in self.expanded or name not in self.functions or self.functions[name].is_external:
-            return
-        for op in list(self.functions[name].entry_block.operations):
-            if isinstance(op, func.CallOp):
-                self.expand(callee_of(op), (*path, name))
-            elif isinstance(op, DerivativeOp):
-                self.expand(op.callee, (*path, name))
+    def named(self, function: func.FuncOp) -> list[str]:
+        """The functions that a function calls or differentiates, last one first."""
+        if function.is_external:
+            return []
+        ops = list(single_block(function).operations)
+        self._check_regions(function, ops)
+        kinds = {func.CallOp: callee_of, VjpOp: _callee, JvpOp: _callee}
+        return [kinds[type(op)](op) for op in reversed(ops) if type(op) in kinds]
+
+    def _check_regions(self, function: func.FuncOp, ops: list[Any]) -> None:
+        inside: list[tuple[ir.Location, str]] = []
+
+        def look(op: ir.Operation) -> ir.WalkResult:
+            if isinstance(op.opview, DerivativeOp) and op.parent != function.operation:
+                outer = op.parent.name
+                message = f"'{op.name}' op expected to stand in a function, got it in '{outer}'"
+                inside.append((op.location, message))
+            return ir.WalkResult.ADVANCE
+
+        for op in ops:
+            if len(op.operation.regions):
+                op.operation.walk(look)
+        if inside:
+            raise failure(inside)
+
+    def expand(self, function: func.FuncOp) -> None:
+        """Replace the derivative ops of a function; those of all functions that it names are."""
+        for op in list(function.entry_block.operations):
+            if isinstance(op, DerivativeOp):
                 heads = head_positions(self.functions[op.callee], op.heads)
+                request = Request(op.callee, op.wrt, heads, op.unreachable, type(op).MNEMONIC)
                 derive = self.jvp if isinstance(op, JvpOp) else self.vjp
-                replace(op, derive(Request(op.callee, op.wrt, heads, op.unreachable), op.location))
-        self.expanded.add(name)
+                replace(op, derive(request, op.location))
 
     def new_function(
         self, request: Request, rule: type[DerivativeOp], location: ir.Location
@@ -93,8 +107,9 @@ class Differentiation:
         callee = self.functions[request.callee]
         inputs, results = rule.infer(callee, request.wrt, request.heads)
         name = f"{request.callee}_{rule.MNEMONIC}"
-        while name in self.functions:
+        while name in self.taken:
             name += "_"
+        self.taken.add(name)
         types = [s.to_mlir() for s in inputs], [s.to_mlir() for s in results]
         with ir.InsertionPoint(self.module.body), location:
             self.functions[name] = func.FuncOp(name, types, visibility="private")
@@ -114,9 +129,10 @@ class Differentiation:
 
     def vjp(self, request: Request, location: ir.Location) -> func.FuncOp:
         """The function (inputs, cotangents) -> (results, gradients)."""
-        if request in self.derived:
-            return self.derived[request]
+        if request in self.vjps:
+            return self.vjps[request]
         callee = self.functions[request.callee]
+        single_block(callee)
         function = self.new_function(request, VjpOp, location)
         count = len(callee.type.inputs)
         block = function.entry_block
@@ -135,8 +151,7 @@ class Differentiation:
             ]
             with ir.InsertionPoint(block), location:
                 func.ReturnOp([*results, *gradients])
-        self.derived[request] = function
-        self.expanded.add(function.name.value)
+        self.vjps[request] = function
         return function
 
     def _check_reachable(
@@ -151,14 +166,12 @@ class Differentiation:
             if gradient is None
         ]
         if missing:
-            raise failure([(
-                location,
-                f"'gradopt.vjp' op expected results of @{request.callee} that depend on every "
-                "input to differentiate, got "
-                f"unreachable {', '.join(missing)}; leave it out, or ask for zeros with "
-                "unreachable = \"zeros\" "
-                "(allow_unused=True in Python)",
-            )])  # fmt: skip
+            message = (
+                f"'gradopt.{request.kind}' op expected results of @{request.callee} that depend on "
+                f"every input to differentiate, got unreachable {', '.join(missing)}; leave it "
+                'out, or ask for zeros with unreachable = "zeros" (allow_unused=True in Python)'
+            )
+            raise failure([(location, message)])
 
     # --- forward mode -----------------------------------------------------------------------------
 
@@ -170,11 +183,10 @@ class Differentiation:
         for any ct. The ct used is ones, never zeros, which guards against infinite slopes would
         take for "nothing to do".
         """
-        forward = dataclasses.replace(request, kind="jvp")
-        if forward in self.derived:
-            return self.derived[forward]
+        if request in self.jvps:
+            return self.jvps[request]
         inputs, results = signature(self.functions[request.callee])
-        inner = self.vjp(dataclasses.replace(request, unreachable="zeros"), location)
+        inner = self.vjp(request, location)
         cotangents = tuple(range(len(inputs), len(inputs) + len(request.heads)))
         gradients = tuple(range(len(results), len(results) + len(request.wrt)))
         twice = self.vjp(Request(inner.name.value, cotangents, gradients), location)
@@ -187,8 +199,12 @@ class Differentiation:
             found = call(twice, *primals, *ones, *tangents)
             with ir.InsertionPoint(function.entry_block), location:
                 func.ReturnOp([*values, *found[len(results) + len(request.wrt) :]])
-        self.derived[forward] = function
+        self.jvps[request] = function
         return function
+
+
+def _callee(op: DerivativeOp) -> str:
+    return op.callee
 
 
 def replace(op: DerivativeOp, function: func.FuncOp) -> None:
@@ -198,7 +214,7 @@ def replace(op: DerivativeOp, function: func.FuncOp) -> None:
     value = op.operation.results[0]
     for use in list(value.uses):
         user = use.owner
-        if isinstance(user.opview, func.CallIndirectOp):
+        if isinstance(user.opview, func.CallIndirectOp) and use.operand_number == 0:
             with ir.InsertionPoint(user), user.location:
                 direct = func.CallOp(function, list(user.operands)[1:])
             for old, new in zip(user.results, direct.operation.results, strict=True):
@@ -264,10 +280,12 @@ def _active(ops: list[Any], inputs: list[ir.Value]) -> set[ir.Value]:
     active = set(inputs)
     for op in ops:
         if any(o in active for o in op.operation.operands):
-            active.update(
-                r for r in op.operation.results if is_float(TensorSpec.from_mlir(r.type).dtype)
-            )
+            active.update(r for r in op.operation.results if _is_float_tensor(r.type))
     return active
+
+
+def _is_float_tensor(kind: ir.Type) -> bool:
+    return isinstance(kind, ir.RankedTensorType) and is_float(TensorSpec.from_mlir(kind).dtype)
 
 
 def _reached(ops: list[Any], results: list[ir.Value]) -> set[ir.Value]:

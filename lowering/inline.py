@@ -1,75 +1,126 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """gradopt-inline: calls replaced by the bodies they call."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ..dialect.control import symbols
 from ..dialect.mlir import func, ir
-from .passes import failure, gradopt_pass
+from .passes import failure, gradopt_pass, single_block
+
+Functions = dict[str, func.FuncOp]
 
 
 @gradopt_pass("gradopt-inline")
 def inline(module: ir.Module) -> None:
     """Replace every call of a function of the module by the function's body."""
     functions = symbols(module)
-    for function in functions.values():
-        if function.is_external:
-            continue
-        for op in list(function.entry_block.operations):
+    for name in callees_first(functions, called):
+        function = functions[name]
+        for op in [] if function.is_external else list(single_block(function).operations):
             if isinstance(op, func.CallOp) and _has_body(functions, op):
                 with ir.InsertionPoint(op):
-                    results = clone_body(
-                        functions,
-                        functions[callee_of(op)],
-                        list(op.operation.operands),
-                        (function,),
-                    )
+                    callee = functions[callee_of(op)]
+                    results = clone_body(functions, callee, list(op.operation.operands))
                 for old, new in zip(op.operation.results, results, strict=True):
                     old.replace_all_uses_with(new)
                 op.operation.erase()
 
 
+def callees_first(
+    functions: Functions, names_in: Callable[[func.FuncOp], Sequence[str]]
+) -> list[str]:
+    """The functions so that what a function names (`names_in`) stands before it. Raises PassError
+    for recursion.
+    """
+    order: list[str] = []
+    done: set[str] = set()
+    for root in functions:
+        path, pending = [root], [list(names_in(functions[root]))]
+        while path:
+            while pending[-1] and (pending[-1][-1] in done or pending[-1][-1] not in functions):
+                pending[-1].pop()
+            if pending[-1]:
+                name = pending[-1].pop()
+                if name in path:
+                    cycle = " -> @".join([*path[path.index(name) :], name])
+                    where = functions[name].location
+                    raise failure([(where, f"expected no recursion, got @{cycle}; unroll it")])
+                path.append(name)
+                pending.append(list(names_in(functions[name])))
+                continue
+            pending.pop()
+            name = path.pop()
+            if name not in done:
+                done.add(name)
+                order.append(name)
+    return order
+
+
+def called(function: func.FuncOp) -> list[str]:
+    """The functions that a function calls, last one first."""
+    if function.is_external:
+        return []
+    ops = reversed(list(single_block(function).operations))
+    return [callee_of(op) for op in ops if isinstance(op, func.CallOp)]
+
+
 def clone_body(
-    functions: dict[str, func.FuncOp],
-    callee: func.FuncOp,
-    operands: Sequence[ir.Value],
-    callers: tuple[func.FuncOp, ...] = (),
+    functions: Functions, callee: func.FuncOp, operands: Sequence[ir.Value]
 ) -> list[ir.Value]:
     """Append a copy of a function's body on `operands` at the current insertion point, calls in it
-    inlined too.
+    inlined too. No function may be recursive.
 
-    Returns the values that the function returns. Raises PassError for recursion.
+    Returns the values that the function returns.
     """
-    if callee in callers:
-        raise failure(
-            [
-                (
-                    callee.location,
-                    f"expected no recursion, got @{callee.name.value} calling itself; unroll it",
-                )
-            ]
-        )
-    mapping: dict[ir.Value, ir.Value] = dict(
-        zip(callee.entry_block.arguments, operands, strict=True)
-    )
-    for op in callee.entry_block.operations:
-        values = [mapping[o] for o in op.operation.operands]
+    frames = [_Frame(callee, operands)]
+    while True:
+        frame = frames[-1]
+        op = next(frame.ops)
         if isinstance(op, func.ReturnOp):
-            return values
-        if isinstance(op, func.CallOp) and _has_body(functions, op):
-            results = clone_body(functions, functions[callee_of(op)], values, (*callers, callee))
+            frames.pop()
+            if not frames:
+                return frame.inside(op.operation.operands)
+            frames[-1].enter(frames[-1].call.results, frame.inside(op.operation.operands))
+        elif isinstance(op, func.CallOp) and _has_body(functions, op):
+            frame.call = op.operation
+            frames.append(_Frame(functions[callee_of(op)], frame.inside(op.operation.operands)))
         else:
             copy = op.operation.clone()
-            for i, value in enumerate(values):
-                copy.operands[i] = value
-            results = list(copy.results)
-        mapping.update(zip(op.operation.results, results, strict=True))
-    raise failure([(callee.location, f"expected a return in @{callee.name.value}")])
+            frame.rewire(copy)
+            frame.enter(op.operation.results, list(copy.results))
+
+
+class _Frame:
+    """One function being copied: where the copy is, and what stands for its values."""
+
+    def __init__(self, callee: func.FuncOp, operands: Sequence[ir.Value]) -> None:
+        block = single_block(callee)
+        self.ops = iter(list(block.operations))
+        self.values: dict[ir.Value, ir.Value] = {}
+        self.call: ir.Operation = None  # type: ignore[assignment]  # the call being copied
+        self.enter(block.arguments, operands)
+
+    def enter(self, old: Sequence[ir.Value], new: Sequence[ir.Value]) -> None:
+        self.values.update(zip(old, new, strict=True))
+
+    def inside(self, values: Sequence[ir.Value]) -> list[ir.Value]:
+        return [self.values[v] for v in values]
+
+    def rewire(self, copy: ir.Operation) -> None:
+        """Give a copied op, and the ops in its regions, the values of the copy."""
+
+        def on(op: ir.Operation) -> ir.WalkResult:
+            for i, value in enumerate(op.operands):
+                if value in self.values:
+                    op.operands[i] = self.values[value]
+            return ir.WalkResult.ADVANCE
+
+        copy.walk(on)
 
 
 def callee_of(op: func.CallOp) -> str:
     return op.operation.attributes["callee"].value
 
 
-def _has_body(functions: dict[str, func.FuncOp], op: func.CallOp) -> bool:
+def _has_body(functions: Functions, op: func.CallOp) -> bool:
     return callee_of(op) in functions and not functions[callee_of(op)].is_external

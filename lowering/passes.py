@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ..dialect.mlir import ir, place
+from ..dialect.mlir import func, ir, place
 from ..errors import Diagnostic, PassError, PipelineError
 
 PASSES: dict[str, "Pass"] = {}
@@ -68,3 +68,14 @@ def gradopt_pass(name: str) -> Callable[[Callable[..., None]], Callable[..., Non
 def failure(faults: Iterable[tuple[ir.Location, str]]) -> PassError:
     """The error of a pass that found `faults`."""
     return PassError([Diagnostic(*place(loc), "error", message) for loc, message in faults])
+
+
+def single_block(function: func.FuncOp) -> ir.Block:
+    """The body of a function. Raises PassError where it has none, or branches."""
+    if function.is_external:
+        message = f"expected @{function.name.value} to have a body, got a declaration"
+        raise failure([(function.location, message)])
+    if len(blocks := list(function.body.blocks)) > 1:
+        message = f"expected @{function.name.value} to have one block, got {len(blocks)}"
+        raise failure([(function.location, message)])
+    return function.entry_block

@@ -61,10 +61,7 @@ def parse(text: str) -> tuple[Step, ...]:
     parser = _Parser(text)
     steps = parser.steps()
     if parser.rest:
-        raise PipelineError(
-            f"pipeline expected ',' or its end, got '{parser.rest[:20]}' at character "
-            f"{parser.at + 1} of '{text}'"
-        )
+        raise parser.error("',' or its end")
     if len(steps) == 1 and steps[0].is_anchor and steps[0].name == MODULE:
         steps = list(steps[0].nested)
     steps = [s for step in steps for s in _expand(step)]
@@ -100,11 +97,7 @@ class _Parser:
             end += 1
         name = self.text[self.at : end]
         if not name:
-            got = f"'{self.rest[:20]}'" if self.rest else "its end"
-            raise PipelineError(
-                f"pipeline expected a pass or op name, got {got} at character {self.at + 1} of "
-                f"'{self.text}'"
-            )
+            raise self.error("a pass or op name")
         self.at = end
         if self.accept("("):
             nested = tuple(self.steps())
@@ -131,14 +124,24 @@ class _Parser:
 
     def require(self, sign: str) -> None:
         if not self.accept(sign):
-            got = f"'{self.rest[:20]}'" if self.rest else "its end"
-            raise PipelineError(
-                f"pipeline expected '{sign}', got {got} at character {self.at + 1} of '{self.text}'"
-            )
+            raise self.error(f"'{sign}'")
+
+    def error(self, expected: str) -> PipelineError:
+        """What stands at the place reached is not what should."""
+        got = f"'{self.rest[:20]}'" if self.rest else "its end"
+        place = len(self.text) - len(self.rest) + 1
+        return PipelineError(
+            f"pipeline expected {expected}, got {got} at character {place} of '{self.text}'"
+        )
 
 
 def _expand(step: Step) -> Iterator[Step]:
     if step.name in PIPELINES and not step.is_anchor:
+        if step.options:
+            raise PipelineError(
+                f"pipeline '{step.name}' expected no options, got '{step.options}'; give them to "
+                f"its passes, {PIPELINES[step.name]}"
+            )
         yield from (Step(name) for name in PIPELINES[step.name].split(","))
     else:
         yield step

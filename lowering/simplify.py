@@ -16,8 +16,8 @@ from ..dialect.arithmetic import AddOp, DivOp, MulOp, NegOp, SubOp
 from ..dialect.base import Op
 from ..dialect.builder import Builder
 from ..dialect.contraction import DotGeneralOp, free_axes
-from ..dialect.control import DerivativeOp, StopGradientOp, symbols
-from ..dialect.creation import ConstantOp, constant
+from ..dialect.control import DerivativeOp, OptimizationBarrierOp, StopGradientOp, symbols
+from ..dialect.creation import ConstantOp, constant, zeros_like
 from ..dialect.elementwise import Elementwise, MulNoNanOp
 from ..dialect.indexing import ScatterAddOp
 from ..dialect.logic import ConvertOp, SelectOp
@@ -59,6 +59,10 @@ def sweep(block: ir.Block, keep_stops: bool) -> bool:
     changed = False
     for op in list(block.operations):
         if not isinstance(op, Op) or (keep_stops and isinstance(op, StopGradientOp)):
+            continue
+        if isinstance(op, OptimizationBarrierOp) and not list(op.operation.results[0].uses):
+            op.operation.erase()  # MLIR does not know that it does nothing
+            changed = True
             continue
         with Builder(ir.InsertionPoint(op), op.location):
             new = simpler(op)
@@ -124,7 +128,7 @@ def fold(op: Op) -> list[Any] | None:
     """The op's results as constants, if its operands are constants and the results small or filled
     with one number.
     """
-    if isinstance(op, ConstantOp) or not op.operation.operands:
+    if isinstance(op, ConstantOp | OptimizationBarrierOp) or not op.operation.operands:
         return None
     operands = op.operation.operands
     arrays = [a for o in operands if (a := constant_of(o)) is not None]
@@ -155,8 +159,9 @@ def _add_zero(op: Any) -> Any:
 
 @simplifies(SubOp)
 def _sub_zero(op: Any) -> Any:
-    """x - 0 = x"""
-    return op.lhs if is_splat(op.rhs, 0) else None
+    """x - 0 = x, but -0 - -0 = 0"""
+    zero = splat_of(op.rhs)
+    return op.lhs if zero is not None and zero == 0 and not np.signbit(zero) else None
 
 
 @simplifies(MulOp)
@@ -193,7 +198,7 @@ def _mul_no_nan(op: Any) -> Any:
     """
     ct, slope = splat_of(op.lhs), splat_of(op.rhs)
     if ct is not None:
-        return op.lhs if ct == 0 else op.rhs if ct == 1 else op.lhs * op.rhs
+        return zeros_like(op.lhs) if ct == 0 else op.rhs if ct == 1 else op.lhs * op.rhs
     if slope is not None and np.isfinite(slope):
         return op.lhs if slope == 1 else op.lhs * op.rhs
     return None

@@ -7,6 +7,7 @@ indexing maps, so these are lowered only where something else uses them. The low
 `linalg/`, one file an op family.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from ..dialect.base import Op
@@ -20,7 +21,7 @@ from ..dialect.types import TensorSpec
 from .fusion import Fusion, Tree
 from .linalg import LOWERINGS, build
 from .linalg.registry import BODIES
-from .passes import failure, gradopt_pass
+from .passes import failure, gradopt_pass, single_block
 
 ON_DEMAND = (ConstantOp, BroadcastOp, IotaOp)
 PRODUCTS = (DotGeneralOp, ConvOp)
@@ -47,6 +48,15 @@ def _look_through_barriers(op: ir.Operation) -> ir.WalkResult:
     return ir.WalkResult.ADVANCE
 
 
+def _owner(value: ir.Value) -> Any:
+    """The op that makes a value; None for an argument."""
+    return None if isinstance(value.owner, ir.Block) else value.owner.opview
+
+
+def _is_tensor(value: ir.Value) -> bool:
+    return isinstance(value.type, ir.RankedTensorType)
+
+
 class FunctionLowering:
     """Lowers one function in place: linalg is built in front of each op, then the gradopt ops are
     erased.
@@ -54,8 +64,9 @@ class FunctionLowering:
 
     def __init__(self, function: func.FuncOp) -> None:
         self.function = function
-        self.block = function.entry_block
+        self.block = single_block(function)
         self.ops = [op for op in self.block.operations if isinstance(op, Op)]
+        self.others = [op for op in self.block.operations if not isinstance(op, Op)]
         self.values: dict[ir.Value, ir.Value] = {a: a for a in self.block.arguments}
         self.casts: list[ir.Operation] = []  # of unsigned arguments, which stay so to the end
 
@@ -69,17 +80,23 @@ class FunctionLowering:
                 continue
             if not any(map(self.fusion.is_inside, op.operation.results)):
                 self._lower(op)
-        terminator = list(self.block.operations)[-1].operation
-        for i, operand in enumerate(list(terminator.operands)):
-            terminator.operands[i] = self.value(operand)
+        for op in self.others:
+            op.operation.walk(self._rewire)
         for op in reversed(self.ops):
             op.operation.erase()
-        self._retype([o.type for o in terminator.operands])
+        self._retype([o.type for o in self.others[-1].operation.operands])
+
+    def _rewire(self, op: ir.Operation) -> ir.WalkResult:
+        """Give an op of another dialect the lowered forms of what it reads."""
+        for i, operand in enumerate(list(op.operands)):
+            if operand in self.values or isinstance(_owner(operand), Op):
+                op.operands[i] = self.value(operand)
+        return ir.WalkResult.ADVANCE
 
     def _cast_arguments(self) -> None:
         """Unsigned arguments as signless values; the ops still see the type they were built on."""
         with ir.InsertionPoint.at_block_begin(self.block), self.function.location:
-            for argument in self.block.arguments:
+            for argument in filter(_is_tensor, self.block.arguments):
                 kind = build.lowered_type(TensorSpec.from_mlir(argument.type))
                 if kind != argument.type:
                     cast = "builtin.unrealized_conversion_cast"
@@ -111,7 +128,9 @@ class FunctionLowering:
     def value(self, old: ir.Value) -> ir.Value:
         """The lowered form of a value; what is lowered on demand is lowered where its op stands."""
         if old not in self.values:
-            self._lower(old.owner.opview)
+            if not isinstance(owner := _owner(old), Op):
+                return old
+            self._lower(owner)
         return self.values[old]
 
     def _lower(self, op: Any) -> None:
@@ -128,7 +147,8 @@ class FunctionLowering:
     def _elementwise(self, op: Any) -> ir.Value:
         """One generic over the result's shape, with the ops that are computed inside it."""
         (result,) = op.result_specs()
-        tree = Tree(op, self.fusion, self.value)
+        is_epilogue = any(map(self._is_product, self.fusion.reads[op.operation.results[0]]))
+        tree = Tree(op, self.fusion, self._set_apart() if is_epilogue else self.value)
         loops = list(range(result.rank))
         out = build.empty(self._extents(tree, result), build.element_type(result.dtype))
         kinds = [build.PARALLEL] * result.rank
@@ -151,6 +171,27 @@ class FunctionLowering:
             all(self._is_ready(value, here) for value in self.fusion.reads[root])
             for root in self.fusion.readers(result)
         )
+
+    def _set_apart(self) -> Callable[[ir.Value], ir.Value]:
+        """`value` for what the epilogue of a product reads: results that others read too are not
+        fused into it.
+
+        With data tiling, IREE 3.13 packs what an epilogue reads like the product. It does so in the
+        dispatch that makes it, also where that has other results and fewer loops (axes collapsed),
+        and then packs wrong numbers.
+        """
+        apart: dict[ir.Value, ir.Value] = {}
+
+        def value(old: ir.Value) -> ir.Value:
+            new = self.value(old)
+            is_result = old in self.positions and not self._is_product(old)
+            if not is_result or len(list(old.uses)) < 2:
+                return new
+            if old not in apart:
+                apart[old] = build.fusion_barrier(new)
+            return apart[old]
+
+        return value
 
     def _is_ready(self, value: ir.Value, position: int) -> bool:
         """True if `value` is there when the op at `position` has run."""

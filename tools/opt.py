@@ -29,16 +29,18 @@ Run passes on MLIR text. Passes run in the order given: every gradopt pass is a 
 EPILOG = "Exit status: 0 done, 1 the input or a pass is at fault, 2 the command line or a file is."
 
 
-class AddPass(argparse.Action):
-    """Appends a pass flag to the list of passes, in the order of the command line."""
-
-    def __call__(
-        self, parser: Any, namespace: Any, values: Any, option_string: str | None = None
-    ) -> None:
-        name = (option_string or "")[2:]
-        namespace.passes.append(
-            values if name == "pass-pipeline" else f"{name}{{{values}}}" if values else name
-        )
+FLAGS = {
+    "split-input-file": f"treat parts between '{SEPARATOR}' lines on their own",
+    "verify-diagnostics": "check that errors are those in expected-error comments",
+    "mlir-print-ir-after-all": "print the IR to stderr after every pass",
+    "mlir-print-debuginfo": "print source locations",
+    "mlir-use-nameloc-as-prefix": "print values under the names of their locations",
+    "mlir-timing": "print the time of every pass to stderr",
+    "allow-unregistered-dialect": "take ops of dialects that are not known",
+    "list-passes": "list gradopt's passes and pipelines",
+    "list-ops": "list the ops of the dialect and what each of them has",
+    "json": "print tables as JSON",
+}
 
 
 def arguments(argv: list[str] | None) -> argparse.Namespace:
@@ -48,99 +50,38 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="gradopt-opt", description=DESCRIPTION, epilog=EPILOG, allow_abbrev=False
     )
-    parser.add_argument(
-        "input",
-        nargs="?",
-        default="-",
-        help="a file of MLIR text or bytecode; - for stdin (default)",
-    )
-    parser.add_argument(
-        "-o", dest="output", default="-", help="where to write the result; - for stdout (default)"
-    )
-    parser.add_argument(
-        "--pass-pipeline",
-        action=AddPass,
-        metavar="PIPELINE",
-        help="passes as text, nesting and options included",
-    )
+    files = "a file of MLIR text or bytecode; - for stdin (default)"
+    parser.add_argument("input", nargs="?", default="-", help=files)
+    result = "where to write the result; - for stdout (default)"
+    parser.add_argument("-o", dest="output", default="-", help=result)
+    for flag, text in FLAGS.items():
+        parser.add_argument(f"--{flag}", action="store_true", help=text)
+    each = "verify after every pass (default: 1)"
+    parser.add_argument("--verify-each", type=int, default=1, metavar="0|1", help=each)
+    passes = parser.add_argument_group("passes, in the order to run them")
+    pipelines = "passes as text, nesting and options included"
+    passes.add_argument("--pass-pipeline", action="append", dest="passes", help=pipelines)
     for own in PASSES.values():
         options = " ".join(f"{k}={v}" for k, v in own.options.items())
         text = own.summary + (f" [options: {options}]" if options else "")
-        parser.add_argument(
-            f"--{own.name}", action=AddPass, nargs="?", metavar="OPTIONS", help=text
-        )
-    for name, passes in pipeline.PIPELINES.items():
-        parser.add_argument(
-            f"--{name}", action=AddPass, nargs="?", metavar="", help=f"the passes {passes}"
-        )
-    parser.add_argument(
-        "--split-input-file",
-        action="store_true",
-        help=f"treat parts between '{SEPARATOR}' lines on their own",
-    )
-    parser.add_argument(
-        "--verify-diagnostics",
-        action="store_true",
-        help="check that errors are those in expected-error comments",
-    )
-    parser.add_argument(
-        "--verify-each",
-        type=int,
-        default=1,
-        metavar="0|1",
-        help="verify after every pass (default: 1)",
-    )
-    parser.add_argument(
-        "--mlir-print-ir-after-all",
-        action="store_true",
-        help="print the IR to stderr after every pass",
-    )
-    parser.add_argument(
-        "--mlir-print-debuginfo", action="store_true", help="print source locations"
-    )
-    parser.add_argument(
-        "--mlir-use-nameloc-as-prefix",
-        action="store_true",
-        help="print values under the names of their locations",
-    )
-    parser.add_argument(
-        "--mlir-timing", action="store_true", help="print the time of every pass to stderr"
-    )
-    parser.add_argument(
-        "--allow-unregistered-dialect",
-        action="store_true",
-        help="take ops of dialects that are not known",
-    )
-    parser.add_argument(
-        "--list-passes", action="store_true", help="list gradopt's passes and pipelines"
-    )
-    parser.add_argument(
-        "--list-ops",
-        action="store_true",
-        help="list the ops of the dialect and what each of them has",
-    )
-    parser.add_argument("--json", action="store_true", help="print tables as JSON")
+        passes.add_argument(f"--{own.name}", action="store_true", help=text)
+    for name, steps in pipeline.PIPELINES.items():
+        passes.add_argument(f"--{name}", action="store_true", help=f"the passes {steps}")
     parser.set_defaults(passes=[])
-    return parser.parse_args(_with_mlir_passes(parser, sys.argv[1:] if argv is None else argv))
+    return parser.parse_args(_passes_as_text(parser, sys.argv[1:] if argv is None else argv))
 
 
-def _with_mlir_passes(parser: argparse.ArgumentParser, argv: list[str]) -> list[str]:
-    """The command line with flags that argparse does not know (--cse) written as
-    --pass-pipeline=cse.
+def _passes_as_text(parser: argparse.ArgumentParser, argv: list[str]) -> list[str]:
+    """The command line with every pass flag, --cse or --gradopt-simplify=max-iterations=2, written
+    as --pass-pipeline=..., which keeps their order and their options.
     """
-    known = parser._option_string_actions
+    own = {*PASSES, *pipeline.PIPELINES}
     rewritten = []
     for word in argv:
         flag, equals, value = word.partition("=")
-        if word.startswith("--") and flag not in known:
+        is_pass = flag[2:] in own or flag not in parser._option_string_actions
+        if word.startswith("--") and len(word) > 2 and is_pass:
             word = f"--pass-pipeline={flag[2:]}{f'{{{value}}}' if equals else ''}"
-        elif (
-            equals
-            and flag in known
-            and isinstance(known[flag], AddPass)
-            and known[flag].nargs == "?"
-        ):
-            word = f"{flag}={value}"
         rewritten.append(word)
     return rewritten
 

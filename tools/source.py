@@ -13,6 +13,8 @@ from ..dialect.base import OPS
 from ..dialect.mlir import diagnostics, ir
 from ..errors import Diagnostic, PassError
 
+BYTECODE = b"ML\xefR"
+"""How MLIR bytecode starts."""
 SEPARATOR = "// -----"
 """The line between parts of a file that are treated on their own."""
 
@@ -27,12 +29,15 @@ class Source:
 
     @property
     def text(self) -> str:
-        return self.data.decode(errors="replace")
+        """The text; none of bytecode."""
+        return "" if self.data.startswith(BYTECODE) else self.data.decode(errors="replace")
 
     def parts(self) -> list["Source"]:
         """The parts between separator lines, each after as many empty lines as put it at its place
-        in the file.
+        in the file; bytecode is one part.
         """
+        if self.data.startswith(BYTECODE):
+            return [self]
         starts, lines = [0], self.text.split("\n")
         starts += [i + 1 for i, line in enumerate(lines) if line.strip() == SEPARATOR]
         ends = [start - 1 for start in starts[1:]] + [len(lines)]

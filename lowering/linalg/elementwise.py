@@ -20,7 +20,7 @@ from .scalar import Scalar, absolute, convert, copysign, maximum, minimum, selec
 
 body(ar.AddOp)(lambda x, y: x + y)
 body(ar.SubOp)(lambda x, y: x - y)
-body(ar.MulOp)(lambda x, y: x * y)
+body(ar.MulOp)(scalar.product)
 body(ar.DivOp)(lambda x, y: x / y)
 body(elementwise.MulNoNanOp)(lambda x, y: select(x == 0, 0, x * y))
 body(ar.NegOp)(lambda x: -x)

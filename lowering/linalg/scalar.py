@@ -145,6 +145,26 @@ exp, log, log1p, expm1, tanh = map(_unary, (math.exp, math.log, math.log1p, math
 round_even, round_away = map(_unary, (math.roundeven, math.round))
 
 
+def product(x: Scalar, y: Scalar) -> Scalar:
+    """x * y, in a form that a sum over it does not turn into a contraction.
+
+    IREE takes acc + f(x) * g(y) for a matrix product, whatever the functions of one argument f and
+    g are, and with data tiling compiles acc + x * y. It does not look into a fused multiply-add;
+    adding -0.0 changes no product, and LLVM removes it.
+    """
+    if _is_constant(x) or _is_constant(y):
+        return x * y
+    if x.kind == "float":
+        return Scalar(math.fma(x.value, y.value, x.constant(-0.0).value), x.dtype)
+    if x.dtype == bool_:
+        return x & y
+    return Scalar(arith.mulsi_extended(x.value, y.value)[0], x.dtype)
+
+
+def _is_constant(x: Scalar) -> bool:
+    return not isinstance(x.value.owner, ir.Block) and x.value.owner.name == "arith.constant"
+
+
 def absolute(x: Scalar) -> Scalar:
     if x.kind == "float":
         return Scalar(math.absf(x.value), x.dtype)
