@@ -4,6 +4,7 @@ that can be read.
 """
 
 import atexit
+import contextlib
 import hashlib
 import json
 import os
@@ -110,6 +111,9 @@ class Worker:
         if self._process is not None and self._owner == os.getpid():
             self._process.kill()
             self._process.wait()
+            for pipe in (self._process.stdin, self._process.stdout, self._errors):
+                with contextlib.suppress(OSError):  # what was not written is not wanted any more
+                    pipe.close()  # type: ignore[union-attr]
         self._process = None
 
     def close(self) -> None:
