@@ -56,7 +56,7 @@ def as_dtype(dtype: Any) -> np.dtype:
     if isinstance(dtype, str) and dtype in BY_MLIR_NAME:
         return BY_MLIR_NAME[dtype]
     try:
-        found = bfloat16 if dtype == "bfloat16" else np.dtype(dtype)
+        found = bfloat16 if dtype == "bfloat16" else np.dtype(dtype).newbyteorder("=")
     except TypeError:
         found = None
     if found is None or found not in DTYPES:

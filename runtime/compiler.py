@@ -34,7 +34,8 @@ class Worker:
     """
 
     def __init__(self, process_flags: tuple[str, ...]) -> None:
-        self.process_flags = process_flags
+        script = pathlib.Path(__file__).with_name("compile_worker.py")
+        self.command = [sys.executable, "-P", str(script), *process_flags]
         self.lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._errors: Any = None
@@ -75,9 +76,8 @@ class Worker:
     def _running(self) -> "subprocess.Popen[bytes]":
         if self._process is None or self._process.poll() is not None or self._owner != os.getpid():
             self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
-            script = pathlib.Path(__file__).with_name("compile_worker.py")
             self._process = subprocess.Popen(
-                [sys.executable, "-P", str(script), *self.process_flags],
+                self.command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._errors,

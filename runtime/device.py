@@ -208,6 +208,8 @@ def borrow(allocator: Any, array: np.ndarray, keep: list[Any]) -> Any:
 
 def copy_in(allocator: Any, array: np.ndarray) -> Any:
     """A buffer view on device memory of its own, with the array's contents."""
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
     view = allocate(allocator, array.shape, array.dtype)
     if array.size:
         view.get_buffer().map().asarray(array.shape, _raw(array).dtype)[...] = _raw(array)

@@ -110,12 +110,14 @@ SPECIAL = np.array(
 SMALL_RESULT = ["sin", "cos", "tan"]  # of arguments too large for float32 to say where they are
 UNARY = [
     "abs", "sign", "floor", "ceil", "trunc", "round", "exp", "exp2", "expm1", "log", "log2",
-    "log10", "log1p", "sqrt", "rsqrt", "cbrt", "reciprocal", "square", "tanh", "sinh", "cosh", "asinh",
-    "acosh", "atanh", "asin", "acos", "atan", "erf", "erfc", "sigmoid", "softplus", "relu", "gelu", "silu",
-    "is_nan", "is_inf", "is_finite", "sin", "cos",
+    "log10", "log1p", "sqrt", "rsqrt", "cbrt", "reciprocal", "square", "tanh", "sinh", "cosh",
+    "asinh", "acosh", "atanh", "asin", "acos", "atan", "erf", "erfc", "sigmoid", "softplus",
+    "relu", "gelu", "silu", "is_nan", "is_inf", "is_finite", "sin", "cos",
 ]  # fmt: skip
-BINARY = ["add", "sub", "mul", "div", "maximum", "minimum", "pow", "atan2", "hypot", "fmod",
-          "remainder", "floor_divide", "copysign", "logaddexp"]  # fmt: skip
+BINARY = [
+    "add", "sub", "mul", "div", "maximum", "minimum", "pow", "atan2", "hypot", "fmod",
+    "remainder", "floor_divide", "copysign", "logaddexp",
+]  # fmt: skip
 
 
 def special_rows() -> dict[str, Row]:
