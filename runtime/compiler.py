@@ -46,32 +46,34 @@ class Worker:
     ) -> tuple[dict[str, Any], bytes]:
         """The worker's answer, with stage "timeout" or "crash" where there was none."""
         with self.lock:
-            process = self._running()
-            deadline = time.monotonic() + limit
-            try:
-                request = json.dumps({"flags": flags, "size": len(source)}).encode()
-                assert process.stdin is not None
-                process.stdin.write(struct.pack("<I", len(request)) + request + source)
-                process.stdin.flush()
-                (size,) = struct.unpack("<I", self._read(process, 4, deadline))
-                answer = json.loads(self._read(process, size, deadline))
-                return answer, self._read(process, answer["size"], deadline)
-            except TimeoutError:
-                self._kill()
-                return {
-                    "ok": False,
-                    "stage": "timeout",
-                    "diagnostics": [f"no result after {limit:g} s"],
-                }, b""
-            except (OSError, EOFError):
-                code = process.wait()
-                said = self._last_words()
-                self._kill()
-                return {
-                    "ok": False,
-                    "stage": "crash",
-                    "diagnostics": [f"the compiler ended with code {code}{said}"],
-                }, b""
+            is_fresh = self._process is None
+            answer, image = self._attempt(source, flags, limit)
+            if answer.get("stage") == "crash" and not is_fresh:
+                # Somebody else may have ended it, or an earlier module spoilt it.
+                answer, image = self._attempt(source, flags, limit)
+            return answer, image
+
+    def _attempt(
+        self, source: bytes, flags: tuple[str, ...], limit: float
+    ) -> tuple[dict[str, Any], bytes]:
+        process = self._running()
+        deadline = time.monotonic() + limit
+        try:
+            request = json.dumps({"flags": flags, "size": len(source)}).encode()
+            assert process.stdin is not None
+            process.stdin.write(struct.pack("<I", len(request)) + request + source)
+            process.stdin.flush()
+            (size,) = struct.unpack("<I", self._read(process, 4, deadline))
+            answer = json.loads(self._read(process, size, deadline))
+            return answer, self._read(process, answer["size"], deadline)
+        except TimeoutError:
+            self._kill()
+            return _failed("timeout", f"no result after {limit:g} s"), b""
+        except (OSError, EOFError):
+            code = process.wait()
+            said = self._last_words()
+            self._kill()
+            return _failed("crash", f"the compiler ended with code {code}{said}"), b""
 
     def _running(self) -> "subprocess.Popen[bytes]":
         if self._process is None or self._process.poll() is not None or self._owner != os.getpid():
@@ -120,6 +122,10 @@ class Worker:
         """End the process."""
         with self.lock:
             self._kill()
+
+
+def _failed(stage: str, diagnostic: str) -> dict[str, Any]:
+    return {"ok": False, "stage": stage, "diagnostics": [diagnostic]}
 
 
 _workers: dict[tuple[str, ...], Worker] = {}

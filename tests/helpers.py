@@ -22,15 +22,19 @@ def spec(x: np.ndarray) -> TensorSpec:
     return TensorSpec(x.shape, x.dtype)
 
 
-def lowered(graph: Graph, passes: str = "gradopt-differentiate,gradopt-inline,symbol-dce") -> Graph:
+def lowered(graph: Graph, passes: str = pipeline.STAGES["differentiated"]) -> Graph:
     """The graph after passes, in place."""
     pipeline.run(graph.module, passes)
     return graph
 
 
-def run_reference(fn: Callable[..., Any], *arrays: np.ndarray) -> list[np.ndarray]:
+def run_reference(
+    fn: Callable[..., Any], *arrays: np.ndarray, simplify: bool = False
+) -> list[np.ndarray]:
     """The results of a Python function, traced, differentiated where it asks for it, on NumPy."""
     graph = lowered(trace(fn, *map(spec, arrays)))
+    if simplify:
+        lowered(graph, pipeline.STAGES["simplified"])
     return list(reference.run(graph.module, graph.name, *arrays))
 
 

@@ -260,13 +260,15 @@ def arguments() -> list[np.ndarray]:
 @SETTINGS
 @given(steps())
 def test_reference_agrees_with_jax(todo: list[Step]) -> None:
-    """Values and gradients in float64."""
+    """Values and gradients in float64, before and after gradopt-simplify."""
     xs = arguments()
     got = run_reference(differentiated(go, todo), *xs)
+    simplified = run_reference(differentiated(go, todo), *xs, simplify=True)
     want = flat(differentiated(jnp, todo)(*xs))
     assert len(got) == len(want)
-    for a, b in zip(got, want, strict=True):
+    for a, b, c in zip(got, want, simplified, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-11)
+        np.testing.assert_allclose(c, a, rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.compiler

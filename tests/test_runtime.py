@@ -475,6 +475,7 @@ def test_compiler_that(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: pat
     stub.close()
 
 
+@pytest.mark.filterwarnings("error")  # no lower rung is needed
 def test_worker_is_replaced_after_a_crash() -> None:
     worker = compiler._worker(())
     compiler.compile_linalg(GOOD, target("cpu"), "f")

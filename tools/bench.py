@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import gradopt as go
+import rich.console
 
 from .workloads import WORKLOADS, train_step
 
@@ -87,8 +88,11 @@ def main(arguments: list[str] | None = None) -> int:
     for name in names:
         if name not in WORKLOADS:
             parser.error(f"--workloads expected names out of {every}, got '{name}'")
+    progress = rich.console.Console(stderr=True)
     for name in names:
-        print(json.dumps(measure(name, options.seconds, options.target)), flush=True)
+        with progress.status(f"{name}: compiling, then {options.seconds:g} s of steps"):
+            row = measure(name, options.seconds, options.target)
+        print(json.dumps(row), flush=True)
     return 0
 
 

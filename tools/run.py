@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import GradoptError
+from ..dialect.types import as_dtype
+from ..errors import ArgumentError, GradoptError
 from ..runtime.artifact import Artifact
 from .tables import Table, print_table
 
@@ -73,7 +74,13 @@ def _array(text: str) -> np.ndarray:
         return np.load(text)
     kind, value = text.split("=", 1)
     *extents, dtype = kind.split("x")
-    return np.full([int(n) for n in extents], float(value)).astype(dtype)
+    try:
+        return np.full([int(n) for n in extents], float(value)).astype(as_dtype(dtype))
+    except ValueError as error:
+        raise ArgumentError(
+            f"--input expected a .npy file or SHAPExDTYPE=VALUE such as 4x8xfloat32=0, got "
+            f"'{text}': {error}"
+        ) from None
 
 
 def _show(results: dict[str, np.ndarray], options: argparse.Namespace) -> None:
