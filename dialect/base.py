@@ -47,7 +47,7 @@ else:  # what declares the field
 REQUIRED: Any = object()
 """Default of an attribute that has none."""
 
-DIALECTS = ["arith", "func", "irdl", "linalg", "math", "tensor"]
+DIALECTS = ["arith", "cf", "func", "irdl", "linalg", "math", "tensor"]
 """MLIR's own dialects whose ops are built here."""
 
 OPS: dict[str, type["Op"]] = {}

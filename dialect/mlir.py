@@ -4,13 +4,14 @@ change of one file.
 """
 
 from torch_mlir import ir, passmanager
-from torch_mlir.dialects import arith, ext, func, irdl, linalg, math, tensor
+from torch_mlir.dialects import arith, cf, ext, func, irdl, linalg, math, tensor
 
 from ..errors import Diagnostic
 
 __all__ = [
     "DYNAMIC",
     "arith",
+    "cf",
     "diagnostics",
     "ext",
     "func",

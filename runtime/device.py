@@ -9,7 +9,8 @@ import iree.runtime as iree
 import numpy as np
 
 from ..dialect.types import bfloat16
-from ..errors import DonationError
+from ..errors import ArgumentError, DonationError
+from ..lowering.linalg.build import DISAGREE
 from ..lowering.target import target as find_target
 
 HOST_MEMORY = int(iree.MemoryType.HOST_LOCAL) | int(iree.MemoryType.DEVICE_VISIBLE)
@@ -74,7 +75,17 @@ class Module:
         for argument in arguments:
             given.push_ref(argument)
         found = iree.VmVariantList(results)
-        self._context.invoke(function, given, found)
+        try:
+            self._context.invoke(function, given, found)
+        except RuntimeError as error:
+            if DISAGREE not in str(error):
+                raise
+            place = str(error).partition(DISAGREE)[2].partition(";")[0].strip()
+            shapes = ", ".join(str(tuple(a.shape)) for a in arguments)
+            raise ArgumentError(
+                f"expected extents that are unknown until the call to agree at {place}, got "
+                f"arguments of shapes {shapes}"
+            ) from None
         return [found.get_as_object(i, iree.HalBufferView) for i in range(results)]
 
     def run(

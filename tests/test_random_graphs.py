@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from .helpers import run_reference
@@ -271,9 +271,30 @@ def test_reference_agrees_with_jax(todo: list[Step]) -> None:
         np.testing.assert_allclose(c, a, rtol=1e-12, atol=1e-14)
 
 
+def found(*todo: tuple[str, tuple[int, ...], int]) -> Any:
+    """A program that IREE once got wrong."""
+    return example([Step(*step) for step in todo])
+
+
 @pytest.mark.compiler
 @SETTINGS
 @given(steps())
+@found(("bend", (0,), 0), ("pick", (2,), 0), ("div", (3, 4), 0), ("matmul", (1, 4), 0))
+@found(("bend", (3,), 4), ("exp", (4,), 3), ("softplus", (2,), 0), ("flatten", (5,), 0))
+@found(
+    ("take", (1,), 1),
+    ("add", (0, 0), 0),
+    ("bend", (0,), 0),
+    ("max", (0,), 0),
+    ("add", (0, 0), 0),
+    ("transpose", (0,), 0),
+    ("flip", (5,), 3),
+    ("max", (2,), 0),
+    ("max", (0,), 1),
+    ("scale", (5,), 1),
+    ("mean", (5,), 4),
+    ("bend", (4,), 2),
+)
 def test_iree_agrees_with_reference_and_jax(todo: list[Step]) -> None:
     """Values and gradients in float32, within 2e-5 of the largest element. C030, C112, C118"""
     xs = arguments()

@@ -209,6 +209,50 @@ def test_element_types_pass_through(dtype: str) -> None:
     np.testing.assert_array_equal(np.asarray(y), x[::-1])
 
 
+UNKNOWN = {
+    "sum": (lambda a, b: a + b, [(None,), (None,)], [(3,), (3,)], [(3,), (4,)]),
+    "rows": (
+        lambda a, b: (a * b).sum(),
+        [(None, 3), (None, 3)],
+        [(2, 3), (2, 3)],
+        [(2, 3), (4, 3)],
+    ),
+    "product": (lambda a, b: a @ b, [(None, None), (None, 4)], [(2, 3), (3, 4)], [(2, 3), (2, 4)]),
+    "batches": (
+        lambda a, b: a @ b,
+        [(None, 3, 2), (None, 2, 5)],
+        [(2, 3, 2), (2, 2, 5)],
+        [(2, 3, 2), (3, 2, 5)],
+    ),
+    "concat": (
+        lambda a, b: go.concat([a, b], 1),
+        [(None, 3), (None, 2)],
+        [(2, 3), (2, 2)],
+        [(2, 3), (1, 2)],
+    ),
+    "stack": (lambda a, b: go.stack([a, b], 1), [(None,), (None,)], [(2,), (2,)], [(2,), (3,)]),
+    "reversed": (lambda a, b: go.flip(a, 1) + b, [(None, 3)] * 2, [(2, 3)] * 2, [(2, 3), (3, 3)]),
+}
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_unknown_extents_have_to_agree(name: str) -> None:
+    """Checked when the function runs, before anything is read; the function stays usable."""
+    fn, shapes, good, bad = UNKNOWN[name]
+    g = go.Graph(name)
+    inputs = [g.input(f"x{i}", shape) for i, shape in enumerate(shapes)]
+    with g:
+        result = fn(*inputs)
+    g.output(result)
+    f = go.compile(g)
+    for _ in range(2):
+        arrays = [f32(*shape) for shape in good]
+        (want,) = run_reference(fn, *arrays)
+        np.testing.assert_allclose(f(*arrays)[0], want, rtol=1e-5, atol=1e-6)
+        with pytest.raises(ArgumentError, match=r"to agree at .*test_runtime\.py:\d+.*of shapes"):
+            f(*(f32(*shape) for shape in bad))
+
+
 # --- donation -------------------------------------------------------------------------------------
 
 

@@ -11,10 +11,12 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ...dialect.mlir import DYNAMIC, arith, ir, linalg, tensor
+from ...dialect.mlir import DYNAMIC, arith, cf, ir, linalg, location, tensor
 from ...dialect.types import MLIR_NAMES, TensorSpec
 
 Extent = int | ir.Value
+DISAGREE = "unknown extents differ at"
+"""How the message of a failed check starts; the place in the user's source follows."""
 PARALLEL, REDUCTION = "parallel", "reduction"
 
 
@@ -120,6 +122,17 @@ def product(extents: Sequence[Extent]) -> Extent:
     return total
 
 
+def agree(*extents: Extent) -> None:
+    """Have a call fail where extents that have to be equal are not. Known ones were compared when
+    the op was built; what canonicalization shows to be equal costs nothing.
+    """
+    first, *rest = sorted(extents, key=lambda n: not isinstance(n, int))
+    for other in rest:
+        if not isinstance(other, int) and other != first:
+            equal = arith.cmpi(arith.CmpIPredicate.eq, as_index(first), other)
+            cf.AssertOp(equal, f"{DISAGREE} {location(ir.Location.current)}")
+
+
 def as_index(n: Extent) -> ir.Value:
     return n if isinstance(n, ir.Value) else index(n)
 
@@ -176,6 +189,10 @@ def generic(
     """
     operands = [v for v, _ in inputs]
     inits = [v for v, _ in outputs]
+    indexed = [(v, list(axes)) for v, axes in [*inputs, *outputs]]
+    if any(DYNAMIC in static_shape(v) for v, _ in indexed):
+        for loop in range(len(loops)):
+            agree(*(extent(v, axes.index(loop)) for v, axes in indexed if loop in axes))
     maps = [ir.AffineMapAttr.get(affine_map(len(loops), axes)) for _, axes in [*inputs, *outputs]]
     kinds = [ir.Attribute.parse(f"#linalg.iterator_type<{kind}>") for kind in loops]
     op = linalg.GenericOp(
@@ -218,7 +235,15 @@ def fusion_barrier(value: ir.Value) -> ir.Value:
     synchronization, and does not keep recomputation apart.
     """
     name = "iree_tensor_ext.compute_barrier.start"
-    return ir.Operation.create(name, results=[value.type], operands=[value]).results[0]
+    operands = [value, *(n for n in shape_of(value) if not isinstance(n, int))]
+    return ir.Operation.create(name, results=[value.type], operands=operands).results[0]
+
+
+def read_at(value: ir.Value) -> ir.Value:
+    """`value`, to be read in a body at positions that the body computes (`tensor.extract`). IREE
+    cannot compile a dispatch that computes what it reads so.
+    """
+    return fusion_barrier(value)
 
 
 # --- shapes ---------------------------------------------------------------------------------------

@@ -33,6 +33,11 @@ def dot_general(op: Any, lhs: ir.Value, rhs: ir.Value) -> ir.Value:
         *(build.extent(lhs, a) for a in (*op.lhs_batch, *lhs_free)),
         *(build.extent(rhs, a) for a in rhs_free),
     ]
+    for pair in (
+        *zip(op.lhs_batch, op.rhs_batch, strict=True),
+        *zip(op.lhs_contract, op.rhs_contract, strict=True),
+    ):
+        build.agree(build.extent(lhs, pair[0]), build.extent(rhs, pair[1]))
     # The contracted axes are walked in the order they have in lhs.
     order = np.argsort(op.lhs_contract)
     lhs_contract, rhs_contract = (

@@ -214,6 +214,7 @@ def _turned(w: ir.Value, groups: int) -> ir.Value:
     outputs = channels // groups
     rank = len(window)
     out = build.empty([*window, outputs, groups, per_group], build.element_of(w))
+    w = build.read_at(w)
 
     def body(_: ir.Value) -> list[ir.Value]:
         taps = [arith.subi(build.index(k - 1), build.loop_index(i)) for i, k in enumerate(window)]

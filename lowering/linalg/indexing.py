@@ -63,6 +63,8 @@ def scatter_add(op: Any, x: ir.Value, indices: ir.Value, updates: ir.Value) -> i
     count = build.extent(where, 0)
     if 0 in (count, rows):
         return x
+    for axis, n in enumerate(_result_shape(op, x, indices)):
+        build.agree(n, build.extent(updates, axis))
     moved = _unfronted(op.axis, i_spec.rank, x_spec.rank)
     values = build.reshape(
         permuted(updates, [moved.index(a) for a in range(len(moved))]), [count, rows]

@@ -76,13 +76,14 @@ def cross_entropy(op: Any, x: ir.Value, labels: ir.Value) -> list[ir.Value]:
     top, total = exponential_sum(x, [axis], dtype)
     lse = map_rows([top, total], wide, lambda t, s: t + scalar.log(s))
     loops = list(range(axis))
+    logits = build.read_at(x)
 
     def pick(label: ir.Value, value: ir.Value, _: ir.Value) -> list[ir.Value]:
         place = convert(Scalar(label, label_spec.dtype), int64)
         last = convert(scalar.from_index(build.as_index(classes), int64), int64) - 1
         inside = scalar.minimum(scalar.maximum(place, 0), last)
         column = arith.index_cast(ir.IndexType.get(), inside.value)
-        logit = tensor.extract(x, [*(build.loop_index(loop) for loop in loops), column])
+        logit = tensor.extract(logits, [*(build.loop_index(loop) for loop in loops), column])
         return [(Scalar(value, wide) - convert(Scalar(logit, dtype), wide)).value]
 
     out = build.empty(build.shape_of(lse), build.element_type(wide))

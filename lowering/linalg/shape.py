@@ -97,6 +97,9 @@ def joined(parts: Sequence[ir.Value], axis: int, kind: ir.Type) -> ir.Value:
     columns ("expected rank to be smaller or equal to the other rank"), which are joined as vectors.
     """
     shape = build.shape_of(parts[0])
+    for other in range(len(shape)):
+        if other != axis:
+            build.agree(*(build.extent(p, other) for p in parts))
     if axis == 0 and len(shape) > 1 and all(n == 1 for n in shape[1:]):
         vectors = [build.reshape(p, [build.extent(p, 0)]) for p in parts]
         one = build.tensor_type([ir.RankedTensorType(kind).shape[0]], build.element_of(parts[0]))
@@ -125,11 +128,10 @@ def _inserted(
 
 @lowers(StackOp)
 def stack(op: Any, *xs: ir.Value) -> ir.Value:
-    shape = build.shape_of(xs[0])
-    slot = [*shape[: op.axis], 1, *shape[op.axis :]]
-    return joined(
-        [build.reshape(x, slot) for x in xs], op.axis, build.lowered_type(op.result_specs()[0])
-    )
+    shapes = map(build.shape_of, xs)
+    slots = [[*shape[: op.axis], 1, *shape[op.axis :]] for shape in shapes]
+    parts = [build.reshape(x, slot) for x, slot in zip(xs, slots, strict=True)]
+    return joined(parts, op.axis, build.lowered_type(op.result_specs()[0]))
 
 
 @lowers(UnstackOp)
@@ -221,6 +223,7 @@ def reverse(op: Any, x: ir.Value) -> ir.Value:
     if 0 in extents or not op.axes:
         return x
     axes = list(range(len(extents)))
+    x = build.read_at(x)
 
     def body(_: ir.Value) -> list[ir.Value]:
         where = [build.loop_index(a) for a in axes]

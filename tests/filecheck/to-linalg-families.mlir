@@ -236,7 +236,8 @@ func.func @cross_entropy(%x: !m, %labels: tensor<8xi32>) -> tensor<8xf32> {
 // CHECK-LABEL: func.func @cross_entropy(
 // CHECK-SAME:    [[X:%[a-z0-9]+]]: tensor<8x10xf32>, [[L:%[a-z0-9]+]]: tensor<8xi32>
 // CHECK:           math.log
+// CHECK:         [[READ:%[0-9]+]] = "iree_tensor_ext.compute_barrier.start"([[X]])
 // CHECK:         [[LOSS:%[0-9]+]] = linalg.generic {{.*}} ins([[L]],
-// CHECK:           tensor.extract [[X]][
+// CHECK:           tensor.extract [[READ]][
 // CHECK:           arith.subf
 // CHECK:         return [[LOSS]]
