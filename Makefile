@@ -16,7 +16,7 @@ $(READY): pyproject.toml
 	@echo "installing gradopt and its tools into $(VENV) (about a minute)"
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --upgrade pip setuptools
-	@$(BIN)/python -m pip install --quiet --editable '.[dev,examples]'
+	@PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --editable '.[dev,examples]'
 	@touch $@
 
 demo: $(READY) ## Train on handwritten digits, export, and run the artifact without gradopt

@@ -23,25 +23,9 @@ SELU_ALPHA, SELU_SCALE = 1.6732632423543772, 1.0507009873554805
 
 
 class Activation(Unary):
-    """A function of one floating-point tensor."""
+    """A function of one floating-point tensor, with or without number attributes."""
 
     KIND = FLOAT
-
-
-class ParametricActivation(Elementwise):
-    """A function of one floating-point tensor with number attributes."""
-
-    KIND = FLOAT
-    x: Operand
-    y: Result
-
-    def slope(self) -> Any:
-        """dy/dx"""
-        raise NotImplementedError(type(self))
-
-    def vjp(self, ct: Any) -> list[Any]:
-        """dx = ct * dy/dx"""
-        return [mul_no_nan(ct, self.slope())]
 
 
 class ReluOp(Activation, name="relu"):
@@ -59,7 +43,7 @@ class ReluOp(Activation, name="relu"):
         return [select(self.y > 0, ct, 0)]
 
 
-class LeakyReluOp(ParametricActivation, name="leaky_relu"):
+class LeakyReluOp(Activation, name="leaky_relu"):
     """Leaky rectifier: y = x for x > 0, else negative_slope * x.
 
     Example: `%y = "gradopt.leaky_relu"(%x) {negative_slope = 0.1 : f64} : (tensor<4xf32>) ->
@@ -101,7 +85,7 @@ class PreluOp(Elementwise, name="prelu"):
         ]
 
 
-class EluOp(ParametricActivation, name="elu"):
+class EluOp(Activation, name="elu"):
     """Exponential linear unit: y = x for x > 0, else alpha * (e^x - 1).
 
     Example: `%y = "gradopt.elu"(%x) {alpha = 1.0 : f64} : (tensor<4xf32>) -> tensor<4xf32>`
@@ -118,7 +102,7 @@ class EluOp(ParametricActivation, name="elu"):
         return select(self.x > 0, 1, exp(self.x.clip(max=0)) * self.alpha)
 
 
-class CeluOp(ParametricActivation, name="celu"):
+class CeluOp(Activation, name="celu"):
     """Continuously differentiable exponential linear unit: y = x for x > 0, else alpha * (e^(x /
     alpha) - 1).
 
@@ -152,7 +136,7 @@ class SeluOp(Activation, name="selu"):
         return select(self.x > 0, SELU_SCALE, exp(self.x.clip(max=0)) * (SELU_SCALE * SELU_ALPHA))
 
 
-class GeluOp(ParametricActivation, name="gelu"):
+class GeluOp(Activation, name="gelu"):
     """Gaussian error linear unit: y = x * Phi(x), Phi the normal distribution; `approximate` is
     "none" or "tanh".
 
@@ -294,7 +278,7 @@ class HardSwishOp(Activation, name="hard_swish"):
         return select(self.x <= -3, 0, select(self.x >= 3, 1, self.x / 3 + 0.5))
 
 
-class HardtanhOp(ParametricActivation, name="hardtanh"):
+class HardtanhOp(Activation, name="hardtanh"):
     """Limit to a fixed range: y = min(max(x, low), high). relu6 is low = 0, high = 6.
 
     Unlike `clamp`, the slope at a bound is 0.

@@ -24,6 +24,13 @@ class ConvolutionLike(Op):
     the layout.
     """
 
+    strides: Ints
+    low: Ints
+    high: Ints
+    dilation: Ints
+    groups: Int = 1
+    channels_last: Bool = True
+
     @classmethod
     def check(cls, a: TensorSpec, b: TensorSpec, **attributes: Any) -> int:
         """Number of spatial axes; raises on wrong ranks, element types or attribute lengths."""
@@ -111,12 +118,6 @@ class ConvOp(ConvolutionLike, name="conv"):
 
     x: Operand
     w: Operand
-    strides: Ints
-    low: Ints
-    high: Ints
-    dilation: Ints
-    groups: Int = 1
-    channels_last: Bool = True
     y: Result
 
     @classmethod
@@ -167,12 +168,6 @@ class ConvInputGradientOp(ConvolutionLike, name="conv_input_gradient"):
     g: Operand
     w: Operand
     extents: Ints
-    strides: Ints
-    low: Ints
-    high: Ints
-    dilation: Ints
-    groups: Int = 1
-    channels_last: Bool = True
     y: Result
 
     @classmethod
@@ -237,12 +232,6 @@ class ConvWeightGradientOp(ConvolutionLike, name="conv_weight_gradient"):
     x: Operand
     g: Operand
     window: Ints
-    strides: Ints
-    low: Ints
-    high: Ints
-    dilation: Ints
-    groups: Int = 1
-    channels_last: Bool = True
     y: Result
 
     @classmethod
