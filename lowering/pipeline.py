@@ -12,7 +12,9 @@ import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from ..dialect.mlir import diagnostics, ir, passmanager
+from ..dialect.base import Op
+from ..dialect.control import symbols
+from ..dialect.mlir import diagnostics, ir, location, passmanager
 from ..errors import Diagnostic, PassError, PipelineError
 from . import bufferize, differentiate, inline, simplify, to_linalg
 from .passes import PASSES
@@ -203,6 +205,32 @@ def run(
                 raise PassError(found) from None
             if after:
                 after(step, time.perf_counter() - start)
+
+
+def lower(module: ir.Module) -> tuple[ir.Module, dict[str, list[str]]]:
+    """A copy of a module as IREE gets it, and the names of the ops that stood at each `file:line`
+    before they were lowered.
+    """
+    names: dict[str, list[str]] = {}
+    with module.context:
+        copy = ir.Module.parse(module.operation.get_asm(enable_debug_info=True))
+        for stage, passes in STAGES.items():
+            if stage == "linalg":
+                names = _ops_by_line(copy)
+            run(copy, passes)
+    return copy, names
+
+
+def _ops_by_line(module: ir.Module) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for function in symbols(module).values():
+        for op in [] if function.is_external else function.entry_block.operations:
+            if not isinstance(op, Op):
+                continue
+            names = found.setdefault(location(op.location).rsplit(":", 1)[0], [])
+            if op.operation.name not in names:
+                names.append(op.operation.name)
+    return found
 
 
 __all__ = [

@@ -75,18 +75,23 @@ def compile_modules(modules: Sequence[ir.Module], name: str, target: Target) -> 
             texts.append(module.operation.get_asm())
 
     def make() -> bytes:
-        functions = "\n".join(map(lowered_functions, modules))
-        return compile_linalg(f"module {{\n{functions}\n}}\n", target, name)
+        functions: list[str] = []
+        ops: dict[str, list[str]] = {}
+        for module in modules:
+            lowered, names = pipeline.lower(module)
+            with module.context:
+                functions += [_standing_alone(op) for op in lowered.body.operations]
+            for place in names:
+                ops.setdefault(place, []).extend(names[place])
+        text = "\n".join(functions)
+        return compile_linalg(f"module {{\n{text}\n}}\n", target, name, ops)
 
     return cache.image(module_key("\n".join(texts), target), make)
 
 
-def lowered_functions(module: ir.Module) -> str:
-    """The public functions of a module, lowered, as text that can stand beside others."""
-    with module.context:
-        copy = ir.Module.parse(module.operation.get_asm(enable_debug_info=True))
-        pipeline.run(copy, "gradopt-lower")
-        return "\n".join(op.operation.get_asm(use_local_scope=True) for op in copy.body.operations)
+def _standing_alone(op: Any) -> str:
+    """An op's text that can stand beside that of other modules, with its source lines."""
+    return op.operation.get_asm(use_local_scope=True, enable_debug_info=True)
 
 
 def write(

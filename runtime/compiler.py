@@ -89,12 +89,11 @@ class Worker:
 
     def _read(self, process: "subprocess.Popen[bytes]", size: int, deadline: float) -> bytes:
         assert process.stdout is not None
+        answers = select.poll()
+        answers.register(process.stdout, select.POLLIN)
         parts = []
         while size > 0:
-            ready, _, _ = select.select(
-                [process.stdout], [], [], max(deadline - time.monotonic(), 0)
-            )
-            if not ready:
+            if not answers.poll(max(deadline - time.monotonic(), 0) * 1e3):
                 raise TimeoutError
             part = os.read(process.stdout.fileno(), min(size, 1 << 20))
             if not part:

@@ -2,7 +2,8 @@
 """IREE's instance and devices, one of each a process, and arrays that live on a device."""
 
 import threading
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import iree.runtime as iree
@@ -98,6 +99,10 @@ class Module:
         return [Array(v, tuple(v.shape), d) for v, d in zip(found, dtypes, strict=True)]
 
 
+def _nothing() -> None:
+    return None
+
+
 class Array(np.lib.mixins.NDArrayOperatorsMixin):
     """An array on a device. NumPy reads it without a copy where the device shares the host's
     memory.
@@ -109,6 +114,7 @@ class Array(np.lib.mixins.NDArrayOperatorsMixin):
 
     def __init__(self, view: Any, shape: tuple[int, ...], dtype: np.dtype) -> None:
         self._view = view
+        self._host: Callable[[], np.ndarray | None] = _nothing  # weakly, what NumPy reads it by
         self.shape = shape
         self.dtype = dtype
 
@@ -133,10 +139,10 @@ class Array(np.lib.mixins.NDArrayOperatorsMixin):
             )
         return self._view
 
-    def give_up(self) -> Any:
-        """Take the buffer view out, for a donation."""
-        view, self._view = self.buffer_view(), None
-        return view
+    def give_up(self) -> bool:
+        """Let go of the memory, for a donation; False if NumPy arrays still read it."""
+        self._view = None
+        return self._host() is None
 
     def is_deleted(self) -> bool:
         """True once the array was donated."""
@@ -144,13 +150,15 @@ class Array(np.lib.mixins.NDArrayOperatorsMixin):
 
     def numpy(self) -> np.ndarray:
         """The elements as a read-only NumPy array, which shares the memory and keeps it alive."""
-        mapped = self.buffer_view().get_buffer().map()
-        array = mapped.asarray(
-            self.shape, np.dtype(np.uint16) if self.dtype == bfloat16 else self.dtype
-        )
-        array = array.view(bfloat16) if self.dtype == bfloat16 else array
-        array.setflags(write=False)
-        return array
+        view = self.buffer_view()
+        with _lock:
+            host = self._host()
+            if host is None:
+                bits = np.dtype(np.uint16) if self.dtype == bfloat16 else self.dtype
+                host = view.get_buffer().map().asarray(self.shape, bits)
+                host.setflags(write=False)
+                self._host = weakref.ref(host)
+        return host.view(self.dtype)  # all of NumPy's views keep `host` alive
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         array = self.numpy()

@@ -14,7 +14,8 @@ from ..dialect import trees
 from ..dialect.control import symbols
 from ..dialect.creation import as_array
 from ..dialect.graph import Graph, spec_of, trace
-from ..dialect.mlir import ir, location
+from ..dialect.mlir import ir
+from ..dialect.tensor import Tensor
 from ..errors import ArgumentError, DonationError, OpError, TraceError
 from ..lowering import pipeline
 from ..lowering.bufferize import mark_donated
@@ -41,7 +42,8 @@ def compile(  # noqa: A001 - go.compile
     """Compile a Python function or a graph for a target; the result is called like the function.
 
     The function is traced once for each structure and type of its arguments, which are arrays,
-    numbers, or nested containers of them. Results are `Array`s, which NumPy reads in place.
+    numbers, or nested containers of them. Results are `Array`s, which NumPy reads in place. Called
+    in a trace it becomes part of what is traced, so that it can be differentiated and exported.
     `donate` lists positions of arguments that the caller gives up: results of the same types are
     written into their storage, without allocating, and the donated arrays cannot be used again.
     With `disk_cache=False` the compiled module is not kept for other processes. Can be used as a
@@ -85,6 +87,8 @@ class CachedFunction:
         try:
             leaves = [x if type(x) in (np.ndarray, Array) else as_array(x) for x in leaves]
         except OpError:
+            if not isinstance(self.fn, Graph) and any(isinstance(x, Tensor) for x in leaves):
+                return self.fn(*arguments)  # in a trace: part of what is being built
             raise not_arrays(self.fn, arguments) from None
         key = (structure, *((leaf.shape, leaf.dtype) for leaf in leaves))
         executable = self._bound.get(key)
@@ -179,25 +183,9 @@ def module_for(graph: Graph, target: Target, disk_cache: bool) -> Module:
 
 def compile_graph(module: ir.Module, name: str, target: Target) -> bytes:
     """The VMFB of a graph's module, which is lowered in a copy."""
-    ops: dict[str, list[str]] = {}
+    lowered, ops = pipeline.lower(module)
     with module.context:
-        copy = ir.Module.parse(module.operation.get_asm(enable_debug_info=True))
-        for passes in pipeline.STAGES.values():
-            if passes == pipeline.STAGES["linalg"]:
-                ops = ops_by_line(copy)
-            pipeline.run(copy, passes)
-        return compile_linalg(copy.operation.get_asm(enable_debug_info=True), target, name, ops)
-
-
-def ops_by_line(module: ir.Module) -> dict[str, list[str]]:
-    """The names of the ops that stand at each `file:line`."""
-    found: dict[str, list[str]] = {}
-    for function in symbols(module).values():
-        for op in function.entry_block.operations:
-            names = found.setdefault(location(op.location).rsplit(":", 1)[0], [])
-            if op.operation.name not in names:
-                names.append(op.operation.name)
-    return found
+        return compile_linalg(lowered.operation.get_asm(enable_debug_info=True), target, name, ops)
 
 
 class Executable:
@@ -230,9 +218,9 @@ class Executable:
         storage = [self._take_spare(position, allocator) for position in self.storage]
         found = self.module.call(self._function, views + storage, len(self.outputs))
         for position in self.donated:
-            if isinstance(leaves[position], Array):
-                leaves[position].give_up()
-            if position in self._spare:
+            leaf = leaves[position]
+            is_free = leaf.give_up() if isinstance(leaf, Array) else True
+            if is_free and position in self._spare:
                 self._spare[position].append(views[position])
         results = [
             Array(v, tuple(v.shape), s.dtype) for v, s in zip(found, self.outputs, strict=True)

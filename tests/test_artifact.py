@@ -86,6 +86,32 @@ def test_manifest(exported: pathlib.Path) -> None:
     ]
 
 
+def test_compiled_functions_can_be_exported(tmp_path: pathlib.Path) -> None:
+    double = go.compile(lambda x: x + x)
+    path = go.export(tmp_path / "d", {"double": (double, (go.TensorSpec((2,)),))})
+    (found,) = Artifact(path).call("double", np.float32([1, 2])).values()
+    np.testing.assert_array_equal(found, [2, 4])
+
+
+def test_errors_of_the_compiler_can_name_ops(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What goes to the compiler has the user's lines, and the ops that stand there are known."""
+    seen: dict[str, Any] = {}
+
+    def look(text: str, target: Any, name: str, ops: dict[str, list[str]]) -> bytes:
+        for place, names in ops.items():
+            file, line = place.rsplit(":", 1)
+            seen[file] = names, f'loc("{file}":{line}:' in text
+        return b""
+
+    monkeypatch.setattr(artifact, "compile_linalg", look)
+    monkeypatch.setenv("GRADOPT_CACHE_DIR", str(tmp_path))
+    functions = {name: (f, (go.TensorSpec((2,)),)) for name, f in [("a", go.sin), ("b", go.cos)]}
+    go.export(tmp_path / "e", functions)
+    assert seen == {__file__: (["gradopt.sin", "gradopt.cos"], True)}
+
+
 def test_wrong_calls(exported: pathlib.Path) -> None:
     loaded = Artifact(exported)
     with pytest.raises(ArtifactError, match="expected a function out of predict, got 'train'"):

@@ -75,6 +75,15 @@ def test_keywords_and_defaults() -> None:
         compiled(b=1.0)
 
 
+def test_compiled_function_in_a_trace() -> None:
+    """It becomes part of the graph that is built, so that it can be differentiated."""
+    square = go.compile(lambda x: x * x)
+    total = go.compile(lambda x: square(x).sum())
+    x = f32(3)
+    np.testing.assert_allclose(total(x), (x * x).sum(), rtol=1e-6)
+    np.testing.assert_allclose(go.compile(go.grad(total))(x), 2 * x)
+
+
 def test_compiled_graph() -> None:
     g = go.Graph("affine")
     x, w = g.input("x", (None, 3)), g.parameter("w", (3, 2))
@@ -328,6 +337,22 @@ def test_numpy_arguments_are_not_taken() -> None:
     y = go.compile(lambda p: p + 1, donate=0)(x)
     np.testing.assert_array_equal(x, before)
     np.testing.assert_array_equal(y, before + 1)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "bool"])
+def test_numpy_arrays_outlive_a_donation(dtype: str) -> None:
+    """What NumPy reads in place is never written to, not even through a view of a view."""
+    f = go.compile(lambda p, x: go.where(p == x, x, x), donate=0)
+    zeros = np.zeros(1000, go.TensorSpec((), dtype).dtype)
+    array = f(go.device_put(zeros), np.ones_like(zeros))
+    kept = [np.asarray(array), array[10:20], memoryview(array.numpy().view(np.uint8)[::2])]
+    before = [np.array(k) for k in kept]
+    first, kept[0] = kept[0][-1:], None
+    for _ in range(4):
+        array = f(array, zeros)
+    np.testing.assert_array_equal(first, before[0][-1:])
+    np.testing.assert_array_equal(kept[1], before[1])
+    np.testing.assert_array_equal(kept[2], before[2])
 
 
 def test_donation_of_what_no_result_can_use() -> None:
