@@ -118,10 +118,9 @@ class Op(Gradopt.Operation, traits=[ext.Pure]):
             if isinstance(kind, AttributeKind):
                 cls.ATTRIBUTES[field] = (kind, cls.__dict__.get(field, REQUIRED))
                 if field in cls.__dict__:
+                    # IRDL has no optional attributes; ours are checked by `verify_invariants`.
                     delattr(cls, field)
-                    del cls.__annotations__[
-                        field
-                    ]  # IRDL has no optional attributes; ours are checked by `verify_invariants`
+                    del cls.__annotations__[field]
                 else:
                     cls.__annotations__[field] = Any
             elif kind in (Operand, Operands):
@@ -140,18 +139,10 @@ class Op(Gradopt.Operation, traits=[ext.Pure]):
     @classmethod
     def _add_accessors(cls) -> None:
         """Fields read as Tensors and Python values instead of MLIR's."""
-        for index, (field, variadic) in enumerate(cls.OPERANDS.items()):
-            setattr(
-                cls,
-                field,
-                property(_reader("operands", index, variadic, list(cls.OPERANDS.values()))),
-            )
-        for index, (field, variadic) in enumerate(cls.RESULTS.items()):
-            setattr(
-                cls,
-                field,
-                property(_reader("results", index, variadic, list(cls.RESULTS.values()))),
-            )
+        for group, fields in (("operands", cls.OPERANDS), ("results", cls.RESULTS)):
+            for index, (field, variadic) in enumerate(fields.items()):
+                read = _reader(group, index, variadic, list(fields.values()))
+                setattr(cls, field, property(read))
         for field in cls.ATTRIBUTES:
             setattr(cls, field, property(lambda self, field=field: self.read_attribute(field)))
 
@@ -359,9 +350,8 @@ def new_context() -> ir.Context:
     one a graph or tool run. Other dialects are loaded when a file or a pass first needs them.
     """
     context = ir.Context(load_on_create_dialects=DIALECTS)
-    context.enable_multithreading(
-        False
-    )  # verifiers are Python: threads of MLIR's own would only wait for each other
+    # Verifiers are Python: threads of MLIR's own would only wait for each other.
+    context.enable_multithreading(False)
     with context, ir.Location.unknown():
         Gradopt.load()
     return context

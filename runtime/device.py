@@ -27,9 +27,8 @@ ELEMENT_TYPES = {
     np.dtype("int32"): iree.HalElementType.SINT_32,
     np.dtype("int16"): iree.HalElementType.SINT_16,
     np.dtype("int8"): iree.HalElementType.SINT_8,
-    np.dtype(
-        "uint32"
-    ): iree.HalElementType.SINT_32,  # modules take unsigned integers as signless ones
+    # Modules take unsigned integers as signless ones.
+    np.dtype("uint32"): iree.HalElementType.SINT_32,
     np.dtype("uint8"): iree.HalElementType.SINT_8,
     np.dtype("bool"): iree.HalElementType.BOOL_8,
 }

@@ -203,9 +203,7 @@ class Executable:
         self.out_tree = graph.out_tree
         self.module = module
         self.donated = donated
-        self.storage = [
-            position for position, _ in pairs
-        ]  # donated inputs whose storage a result takes over
+        self.storage = [p for p, _ in pairs]  # donated inputs whose storage a result takes over
         self._function = module.function(graph.name)
         self._spare: dict[int, list[Any]] = {position: [] for position in self.storage}
 

@@ -371,9 +371,8 @@ def _all_taps_at_once(x: ir.Value, g: ir.Value, op: Any, dtype: np.dtype) -> ir.
         dim(p) * s + dim(k) * d
         for p, k, s, d in zip(places, taps, op.strides, op.dilation, strict=True)
     ]
-    sizes = build.empty(
-        list(op.window), build.element_of(x)
-    )  # read by no one; it fixes the extents of the tap loops
+    # Read by no one: it fixes the extents of the tap loops.
+    sizes = build.empty(list(op.window), build.element_of(x))
     out = build.empty([*op.window, channels, n, *extents], build.element_of(x))
     inputs = [(x, [batch, *moving, c]), (sizes, list(taps))]
     loops = list(range(2 * rank + 2))
