@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""Activation functions of neural networks. Kinks follow one rule: the slope at a kink is that of
-the side towards zero.
-"""
+"""Activation functions of neural networks."""
 
 import math
 from typing import Any
@@ -14,7 +12,7 @@ from .base import Float, Operand, Result, Str, function
 from .creation import full_like, ones_like
 from .elementwise import FLOAT, Elementwise, Unary, mul_no_nan
 from .logic import select
-from .special import erf
+from .special import erfc
 from .transcendental import exp, square, tanh
 from .types import TensorSpec
 
@@ -166,11 +164,12 @@ class GeluOp(Activation, name="gelu"):
         x = self.x
         if self.approximate == "none":
             density = exp(square(x) * -0.5) * (1 / math.sqrt(2 * math.pi))
-            return 0.5 * (1 + erf(x * math.sqrt(0.5))) + x * density
+            return 0.5 * erfc(x * -math.sqrt(0.5)) + x * density
         c = math.sqrt(2 / math.pi)
         squared = square(x)
         t = tanh(x * (c + (c * 0.044715) * squared))
-        return 0.5 * (1 + t) + 0.5 * x * ((1 - t) * (1 + t)) * (c + (3 * c * 0.044715) * squared)
+        bend = 0.5 * x * (c + (3 * c * 0.044715) * squared)
+        return 0.5 * (1 + t) + mul_no_nan((1 - t) * (1 + t), bend)
 
 
 class SigmoidOp(Activation, name="sigmoid"):

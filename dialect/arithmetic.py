@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from .base import NO_GRADIENT, function
+from .base import NO_GRADIENT, function, in_float32
 from .elementwise import ANY, FLOAT, Binary, Unary, mul_no_nan
 from .logic import select
 
@@ -59,6 +59,7 @@ class DivOp(Binary, name="div"):
     KIND = FLOAT
     reference = staticmethod(np.divide)
 
+    @in_float32
     def vjp(self, ct: Any) -> list[Any]:
         """dlhs = ct / rhs, drhs = -ct * y / rhs"""
         return [mul_no_nan(ct, 1 / self.rhs), mul_no_nan(ct, -self.y / self.rhs)]
@@ -161,7 +162,7 @@ class CopysignOp(Binary, name="copysign"):
 
     def vjp(self, ct: Any) -> list[Any]:
         """dlhs = ct * sign(lhs) * sign(y), 0 at lhs = 0; drhs = 0"""
-        return [ct * sign(self.lhs) * sign(self.y), None]
+        return [mul_no_nan(ct, sign(self.lhs) * sign(self.y)), None]
 
 
 # --- sign and rounding ----------------------------------------------------------------------------

@@ -6,6 +6,7 @@ hooks: `infer` (result types from operand types), `reference` (NumPy), `vjp` (gr
 ops) or `NO_GRADIENT`.
 """
 
+import functools
 import inspect
 import sys
 from collections.abc import Callable, Sequence
@@ -301,12 +302,24 @@ class Op(Gradopt.Operation, traits=[ext.Pure]):
         attributes = cls.with_defaults(attributes)
         results = cls.infer(*(TensorSpec(a.shape, a.dtype) for a in arrays), **attributes)
         specs = (results,) if isinstance(results, TensorSpec) else results
+        return cls.compute(specs, arrays, attributes)
+
+    @classmethod
+    def compute(
+        cls,
+        specs: Sequence[TensorSpec],
+        arrays: Sequence[np.ndarray],
+        attributes: dict[str, Any],
+    ) -> tuple[np.ndarray, ...]:
+        """`evaluate` for results of given types, whose extents may be unknown."""
         wide = [a.astype(float32) if is_narrow(a.dtype) and cls.WIDEN else a for a in arrays]
         with np.errstate(all="ignore"):
             values = cls.reference(*wide, **attributes)
             values = values if isinstance(values, tuple) else (values,)
             return tuple(
-                np.asarray(v).astype(s.dtype, copy=False).reshape(s.extents)
+                np.asarray(v)
+                .astype(s.dtype, copy=False)
+                .reshape(s.extents if s.is_static else np.shape(v))
                 for v, s in zip(values, specs, strict=True)
             )
 
@@ -343,6 +356,30 @@ def wrap(value: ir.Value, builder: builders.Builder | None = None) -> "Tensor":
 
 
 wrap.tensor_class = ir.Value
+
+
+def in_float32(rule: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
+    """Decorator of a `vjp` that rounding to 16 bits would spoil (differences of near numbers,
+    counts, squares): of 16-bit operands it is the rule of the op computed anew in float32, rounded
+    once.
+    """
+
+    @functools.wraps(rule)
+    def wrapped(self: Op, *cotangents: Any) -> list[Any]:
+        narrow = [is_narrow(s.dtype) for s in self.operand_specs()]
+        if not any(narrow):
+            return rule(self, *cotangents)
+        operands = [wrap(o) for o in self.operation.operands]
+        wide = [o.astype(float32) if n else o for o, n in zip(operands, narrow, strict=True)]
+        results = self.emit(*wide, **self.read_attributes())
+        twin = (results[0] if isinstance(results, tuple) else results).owner.opview
+        gradients = rule(twin, *(ct if ct is None else ct.astype(float32) for ct in cotangents))
+        return [
+            g.astype(o.dtype) if n and g is not None else g
+            for g, o, n in zip(gradients, operands, narrow, strict=True)
+        ]
+
+    return wrapped
 
 
 def new_context() -> ir.Context:

@@ -39,8 +39,8 @@ class DotGeneralOp(Op, name="dot_general"):
         rhs: TensorSpec,
         lhs_contract: tuple[int, ...],
         rhs_contract: tuple[int, ...],
-        lhs_batch: tuple[int, ...] = (),
-        rhs_batch: tuple[int, ...] = (),
+        lhs_batch: tuple[int, ...],
+        rhs_batch: tuple[int, ...],
     ) -> TensorSpec:
         if lhs.dtype != rhs.dtype or lhs.dtype == bool_:
             raise cls.error(

@@ -8,6 +8,7 @@ are (n + low + high - dilation (k - 1) - 1) // stride + 1.
 """
 
 import itertools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -142,7 +143,7 @@ class ConvOp(ConvolutionLike, name="conv"):
         padded = _pad(x, attributes)
         for tap, window in taps(w.shape[:-2], out, attributes):
             y += np.einsum("...gc,cgo->...go", *_grouped(padded[window], w[tap], attributes))
-        return images_back(y.reshape(*y.shape[:-2], -1), last)
+        return images_back(y.reshape(*y.shape[:-2], y.shape[-2] * y.shape[-1]), last)
 
     def vjp(self, ct: Any) -> list[Any]:
         """dx and dw are the two gradient ops, each linear in ct"""
@@ -261,9 +262,9 @@ class ConvWeightGradientOp(ConvolutionLike, name="conv_weight_gradient"):
         x, g = images_last(x, last), images_last(g, last)
         dw = np.zeros((*window, x.shape[-1] // groups, g.shape[-1]), x.dtype)
         padded = _pad(x, attributes)
-        split_g = g.reshape(-1, groups, g.shape[-1] // groups)
+        split_g = g.reshape(math.prod(g.shape[:-1]), groups, g.shape[-1] // groups)
         for tap, where in taps(window, g.shape[1:-1], attributes):
-            split_x = padded[where].reshape(-1, groups, x.shape[-1] // groups)
+            split_x = padded[where].reshape(len(split_g), groups, x.shape[-1] // groups)
             dw[tap] = np.einsum("ngc,ngo->cgo", split_x, split_g).reshape(dw[tap].shape)
         return kernel_back(dw, last)
 
@@ -321,7 +322,8 @@ def _grouped(
     image: np.ndarray, tap: np.ndarray, attributes: dict[str, Any]
 ) -> tuple[np.ndarray, np.ndarray]:
     groups = attributes["groups"]
-    return image.reshape(*image.shape[:-1], groups, -1), tap.reshape(tap.shape[0], groups, -1)
+    split = [(*a.shape[:-1], groups, a.shape[-1] // groups) for a in (image, tap)]
+    return image.reshape(split[0]), tap.reshape(split[1])
 
 
 # --- functions ------------------------------------------------------------------------------------
@@ -346,17 +348,10 @@ def conv(
     """
     with builders.owner("conv", (x, w)):
         x, w = promote_together(FLOAT, (x, w))
-        if layout not in ("channels_last", "channels_first"):
-            raise ConvOp.error("layout to be 'channels_last' or 'channels_first'", f"'{layout}'")
-        last = layout == "channels_last"
-        axes = max(x.ndim - 2, 0)
-        attributes: dict[str, Any] = {
-            "strides": _each(strides, axes),
-            "dilation": _each(dilation, axes),
-        }
+        last, s, d = _settings(ConvOp, x, layout, strides, dilation)
         extents, window = image_parts(x.spec, last)[1], kernel_parts(w.spec, last)[0]
-        pairs = _padding(padding, extents, window, attributes["strides"], attributes["dilation"])
-        attributes |= {"low": tuple(p[0] for p in pairs), "high": tuple(p[1] for p in pairs)}
+        low, high = _padding(ConvOp, padding, extents, window, s, d)
+        attributes: dict[str, Any] = {"strides": s, "low": low, "high": high, "dilation": d}
         return ConvOp.emit(x, w, **attributes, groups=groups, channels_last=last, name=name)
 
 
@@ -364,60 +359,76 @@ def conv_transpose(
     g: Any,
     w: Any,
     strides: int | Sequence[int] = 1,
-    padding: int | Sequence[Any] = 0,
+    padding: str | int | Sequence[Any] = "VALID",
     dilation: int | Sequence[int] = 1,
     groups: int = 1,
     layout: str = "channels_last",
+    name: str | None = None,
 ) -> Any:
     """Transposed convolution: the input gradient of the convolution that has kernel `w` and these
     settings.
 
     `w` has the shape that this convolution's kernel has. Result extents are (n - 1) stride +
-    dilation (k - 1) + 1 - low - high.
+    dilation (k - 1) + 1 - low - high, and n stride with padding "SAME".
     """
-    last = layout == "channels_last"
-    extents, window = image_parts(g.spec, last)[1], kernel_parts(w.spec, last)[0]
-    s, d = _each(strides, len(extents)), _each(dilation, len(extents))
-    pairs = _padding(padding, extents, window, s, d)
-    if None in (*extents, *window):
-        raise ConvInputGradientOp.error("known spatial extents", f"{g.spec} and {w.spec}")
-    sizes: Any = zip(extents, window, s, d, pairs, strict=True)
-    result = tuple((n - 1) * st + di * (k - 1) + 1 - lo - hi for n, k, st, di, (lo, hi) in sizes)
-    low, high = tuple(p[0] for p in pairs), tuple(p[1] for p in pairs)
-    return ConvInputGradientOp.emit(
-        g,
-        w,
-        extents=result,
-        strides=s,
-        low=low,
-        high=high,
-        dilation=d,
-        groups=groups,
-        channels_last=last,
-    )
+    op = ConvInputGradientOp
+    with builders.owner("conv_transpose", (g, w)):
+        g, w = promote_together(FLOAT, (g, w))
+        last, s, d = _settings(op, g, layout, strides, dilation)
+        extents: Any = image_parts(g.spec, last)[1]
+        window: Any = kernel_parts(w.spec, last)[0]
+        if None in (*extents, *window):
+            raise op.error("known spatial extents", f"{g.spec} and {w.spec}")
+        full = tuple(n * step for n, step in zip(extents, s, strict=True))
+        low, high = _padding(op, padding, full, window, s, d)
+        if not _is_same(padding):
+            sizes = zip(extents, window, s, d, low, high, strict=True)
+            full = tuple((n - 1) * t + e * (k - 1) + 1 - l - h for n, k, t, e, l, h in sizes)
+        attributes: dict[str, Any] = {"strides": s, "low": low, "high": high, "dilation": d}
+        attributes |= {"extents": full, "groups": groups, "channels_last": last}
+        return op.emit(g, w, **attributes, name=name)
 
 
-def _each(value: int | Sequence[int], axes: int) -> tuple[int, ...]:
-    return (value,) * axes if isinstance(value, int) else tuple(value)
+def _settings(
+    op_class: type[Op], x: Any, layout: str, strides: Any, dilation: Any
+) -> tuple[bool, tuple[int, ...], tuple[int, ...]]:
+    """(is the layout channels_last, strides, dilation), the latter one a spatial axis."""
+    if layout not in ("channels_last", "channels_first"):
+        raise op_class.error("layout to be 'channels_last' or 'channels_first'", f"'{layout}'")
+    axes = max(x.ndim - 2, 0)
+    found = []
+    for name, value in (("strides", strides), ("dilation", dilation)):
+        each = (value,) * axes if np.ndim(value) == 0 else tuple(value)
+        if len(each) != axes:
+            raise op_class.error(f"{name} for {axes} spatial axes", each)
+        found.append(each)
+    return layout == "channels_last", found[0], found[1]
+
+
+def _is_same(padding: Any) -> bool:
+    return isinstance(padding, str) and padding.upper() == "SAME"
 
 
 def _padding(
-    padding: Any, extents: Any, window: Any, strides: Any, dilation: Any
-) -> list[tuple[int, int]]:
+    op_class: type[Op], padding: Any, extents: Any, window: Any, strides: Any, dilation: Any
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """What is added before and behind each spatial axis."""
+    if isinstance(padding, str) and padding.upper() == "VALID":
+        padding = 0
     if isinstance(padding, int):
-        return [(padding, padding)] * len(extents)
-    if not isinstance(padding, str):
-        return [(p, p) if isinstance(p, int) else tuple(p) for p in padding]
-    if padding.upper() == "VALID":
-        return [(0, 0)] * len(extents)
-    if padding.upper() != "SAME":
-        raise ConvOp.error(
-            "padding to be 'VALID', 'SAME', a number or (low, high) pairs", f"'{padding}'"
-        )
-    pairs = []
-    for n, k, s, d in zip(extents, window, strides, dilation, strict=True):
-        if n is None or k is None:
-            raise ConvOp.error("known spatial extents for padding 'SAME'", list(extents))
-        total = max((-(-n // s) - 1) * s + d * (k - 1) + 1 - n, 0)
-        pairs.append((total // 2, total - total // 2))
-    return pairs
+        pairs = [(padding, padding)] * len(extents)
+    elif not isinstance(padding, str):
+        pairs = [(p, p) if isinstance(p, int) else tuple(p) for p in padding]
+    elif _is_same(padding):
+        pairs = []
+        for n, k, s, d in zip(extents, window, strides, dilation, strict=False):
+            if n is None or k is None:
+                raise op_class.error("known spatial extents for padding 'SAME'", list(extents))
+            total = max((-(-n // s) - 1) * s + d * (k - 1) + 1 - n, 0)
+            pairs.append((total // 2, total - total // 2))
+    else:
+        expected = "padding to be 'VALID', 'SAME', a number or (low, high) pairs"
+        raise op_class.error(expected, f"'{padding}'")
+    if len(pairs) != len(extents) or any(len(p) != 2 for p in pairs):
+        raise op_class.error(f"a (low, high) pair for {len(extents)} spatial axes", padding)
+    return tuple(p[0] for p in pairs), tuple(p[1] for p in pairs)

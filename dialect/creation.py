@@ -7,7 +7,7 @@ import numpy as np
 
 from ..errors import OpError
 from .base import NO_GRADIENT, DType, Elements, Int, Ints, Op, Result
-from .types import TensorSpec, as_dtype, bool_, float32, int32, is_float, is_integer
+from .types import TensorSpec, as_dtype, bool_, float32, int32, int64, is_float, is_integer
 
 
 class ConstantOp(Op, name="constant"):
@@ -70,8 +70,10 @@ def constant(value: Any, dtype: Any = None, name: str | None = None) -> Any:
 
 
 def as_array(value: Any, dtype: Any = None) -> np.ndarray:
-    """`value` as a NumPy array of a supported element type, Python numbers in 32 bits; OpError if
-    it is none.
+    """`value` as a NumPy array of a supported element type, Python numbers in 32 bits (integers
+    that do not fit in 64).
+
+    Raises OpError for what is no array, and for integers outside the range of an integer `dtype`.
     """
     try:
         array = np.asarray(value)
@@ -80,10 +82,27 @@ def as_array(value: Any, dtype: Any = None) -> np.ndarray:
     if array.dtype == object:
         raise OpError(f"expected an array or number, got {type(value).__name__}")
     if dtype is None and not hasattr(value, "dtype"):
-        dtype = {"f": float32, "i": int32, "b": bool_}.get(array.dtype.kind)
-    if dtype is None:
-        dtype = array.dtype
-    return array.astype(as_dtype(dtype), copy=False)
+        whole = int32 if _outside(array, int32) is None else int64
+        dtype = {"f": float32, "i": whole, "b": bool_}.get(array.dtype.kind)
+    dtype = as_dtype(array.dtype if dtype is None else dtype)
+    if (lost := _outside(array, dtype)) is not None:
+        limits = np.iinfo(dtype)
+        raise OpError(
+            f"expected integers that fit {dtype.name}, [{limits.min}, {limits.max}], got {lost}; "
+            "convert the tensors they meet to a wider type first, or the array by astype"
+        )
+    return array.astype(dtype, copy=False)
+
+
+def _outside(array: np.ndarray, dtype: np.dtype) -> Any:
+    """An integer of the array that an integer type cannot hold; None if there is none."""
+    if not (array.size and is_integer(array.dtype) and is_integer(dtype)):
+        return None
+    limits = np.iinfo(dtype)
+    if limits.min <= np.iinfo(array.dtype).min and np.iinfo(array.dtype).max <= limits.max:
+        return None
+    least, most = array.min(), array.max()
+    return most if most > limits.max else least if least < limits.min else None
 
 
 def full(shape: int | tuple[int, ...], value: float, dtype: Any = None) -> Any:
@@ -124,16 +143,18 @@ def ones_like(x: Any, dtype: Any = None) -> Any:
 
 def iota(shape: tuple[int, ...], axis: int = -1, dtype: Any = int32) -> Any:
     """Index ramp along `axis`: iota((2, 3)) is [[0, 1, 2], [0, 1, 2]]."""
-    return IotaOp.emit(shape=tuple(shape), axis=axis % max(len(shape), 1), dtype=as_dtype(dtype))
+    if -len(shape) <= axis < 0:
+        axis += len(shape)
+    return IotaOp.emit(shape=tuple(shape), axis=axis, dtype=as_dtype(dtype))
 
 
 def arange(start: float, stop: float | None = None, step: float = 1, dtype: Any = None) -> Any:
     """Evenly spaced numbers in [start, stop), or [0, start), as NumPy's arange."""
     first, last = (0, start) if stop is None else (start, stop)
-    return constant(
-        np.arange(first, last, step).tolist() if dtype is None else np.arange(first, last, step),
-        dtype,
-    )
+    values = np.arange(first, last, step)
+    if dtype is None and not values.size:
+        dtype = float32 if is_float(values.dtype) else int32
+    return constant(values if dtype else values.tolist(), dtype)
 
 
 def eye(n: int, m: int | None = None, k: int = 0, dtype: Any = float32) -> Any:

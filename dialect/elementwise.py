@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from . import builder as builders
-from .base import NO_GRADIENT, Op, Operand, Result, function
+from .base import NO_GRADIENT, Op, Operand, Result, function, in_float32
 from .creation import as_array, constant
 from .types import TensorSpec, bool_, float32, is_float, is_integer, promote
 
@@ -65,6 +65,7 @@ class Unary(Elementwise):
         """dy/dx, elementwise, from `self.x` and `self.y`."""
         raise NotImplementedError(type(self))
 
+    @in_float32
     def vjp(self, ct: Any) -> list[Any]:
         """dx = ct * dy/dx, and 0 where ct is 0 even if the slope is infinite or NaN"""
         return [mul_no_nan(ct, self.slope())]
@@ -131,8 +132,16 @@ def broadcast_together(op_class: type[Op], *tensors: Any) -> list[Any]:
     with unknown ones.
     """
     shape = broadcast_shapes(op_class, *(t.shape for t in tensors))
-    full = [t for t in tensors if len(t.shape) == len(shape)]
-    return [t if t.shape == shape else t.broadcast_to(shape, like=full) for t in tensors]
+    if all(t.shape == shape for t in tensors):
+        return list(tensors)
+    like = [_at_rank(t, len(shape)) for t in tensors if None in t.shape]
+    return [t if t.shape == shape else t.broadcast_to(shape, like=like) for t in tensors]
+
+
+def _at_rank(tensor: Any, rank: int) -> Any:
+    """The tensor with extents of 1 in front, up to a rank."""
+    added = tuple(range(rank - tensor.ndim))
+    return tensor.expand_dims(added) if added else tensor
 
 
 def _shown(shape: tuple[int | None, ...]) -> str:
@@ -169,10 +178,10 @@ class MulNoNanOp(Binary, name="mul_no_nan"):
         return np.where(lhs == 0, 0, lhs * rhs)
 
     def vjp(self, ct: Any) -> list[Any]:
-        """dlhs = ct * rhs, drhs = ct * lhs: the rule is that of `mul`, so that a zero cotangent
-        does not hide its slope
+        """dlhs = ct * rhs, also where lhs = 0, so that a zero cotangent does not hide its slope;
+        drhs = ct * lhs, 0 where lhs = 0
         """
-        return [mul_no_nan(ct, self.rhs), mul_no_nan(ct, self.lhs)]
+        return [mul_no_nan(ct, self.rhs), mul_no_nan(self.lhs, ct)]
 
 
 mul_no_nan = function(MulNoNanOp)

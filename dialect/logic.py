@@ -16,10 +16,11 @@ from .elementwise import (
     Elementwise,
     Predicate,
     Unary,
+    as_tensor,
     broadcast_together,
     promote_together,
 )
-from .types import TensorSpec, as_dtype, bool_, is_float, is_integer
+from .types import TensorSpec, as_dtype, bool_, is_float, is_integer, limits_of
 
 COMPARISONS = {
     "eq": np.equal,
@@ -390,24 +391,12 @@ def where(condition: Any, on_true: Any, on_false: Any) -> Any:
 
 
 def clip(x: Any, min: Any = None, max: Any = None) -> Any:  # noqa: A002 - NumPy's names
-    """`x` limited to [min, max]; a bound of None is no bound. Bounds do not change x's element
-    type.
+    """`x` limited to [min, max]; a bound of None is no bound. Bounds that are numbers adapt to x's
+    element type as in arithmetic, tensors promote with it.
     """
-    low = (
-        -np.inf
-        if min is None and is_float(x.dtype)
-        else np.iinfo(x.dtype).min
-        if min is None
-        else min
-    )
-    high = (
-        np.inf
-        if max is None and is_float(x.dtype)
-        else np.iinfo(x.dtype).max
-        if max is None
-        else max
-    )
-    return clamp(x, low, high)
+    x = as_tensor(x)
+    least, most = limits_of(x.dtype)
+    return clamp(x, least if min is None else min, most if max is None else max)
 
 
 def equal(x: Any, y: Any) -> Any:

@@ -3,19 +3,18 @@
 are better that way.
 """
 
-import math
 from typing import Any
 
 import numpy as np
 
 from .activation import softplus
-from .base import Bool, Float, Int, Ints, Op, Operand, Result, check_float
+from .base import Bool, Float, Int, Ints, Op, Operand, Result, check_float, in_float32
 from .creation import iota
 from .elementwise import as_tensor, mul_no_nan
-from .reduction import as_float, expand
+from .reduction import LogsumexpOp, as_float, count, expand, mean
 from .shape import normalize_axes
 from .transcendental import exp
-from .types import TensorSpec, float32, is_integer
+from .types import TensorSpec, float32, int32, int64, is_integer, uint32
 
 
 class SoftmaxLike(Op):
@@ -47,6 +46,7 @@ class SoftmaxOp(SoftmaxLike, name="softmax"):
         total = np.sum(powers, axis=axis, keepdims=True)
         return powers / np.where(total == 0, 1, total)
 
+    @in_float32
     def vjp(self, ct: Any) -> list[Any]:
         """dx = y * (ct - sum of ct * y)"""
         return [mul_no_nan(ct - mul_no_nan(ct, self.y).sum(self.axis, keepdims=True), self.y)]
@@ -66,6 +66,7 @@ class LogSoftmaxOp(SoftmaxLike, name="log_softmax"):
         total = np.sum(np.exp(shifted), axis=axis, keepdims=True)
         return shifted - np.log(np.where(total == 0, 1, total))
 
+    @in_float32
     def vjp(self, ct: Any) -> list[Any]:
         """dx = ct - e^y * sum of ct"""
         return [ct - mul_no_nan(ct.sum(self.axis, keepdims=True), exp(self.y))]
@@ -100,11 +101,11 @@ class CrossEntropyOp(Op, name="cross_entropy"):
 
     @staticmethod
     def reference(x: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        top = np.max(x, axis=-1)
-        lse = top + np.log(np.sum(np.exp(x - top[..., None]), axis=-1))
+        lse = LogsumexpOp.reference(x, (x.ndim - 1,))
         labels = np.clip(labels.astype(np.int64), 0, x.shape[-1] - 1)
         return lse - np.take_along_axis(x, labels[..., None], -1)[..., 0], lse
 
+    @in_float32
     def vjp(self, ct: Any, ct_lse: Any) -> list[Any]:
         """dx = ct * (softmax(x) - onehot(labels)) + ct_lse * softmax(x)"""
         x, last = self.x, (self.x.ndim - 1,)
@@ -112,7 +113,9 @@ class CrossEntropyOp(Op, name="cross_entropy"):
         dx = None
         if ct is not None:
             classes = x.shape[-1]
-            hot = one_hot(self.labels.clip(0, classes - 1), classes, x.dtype)
+            if classes is None:
+                raise self.error("a known number of classes for a gradient", x.spec)
+            hot = one_hot(_index(self.labels).clip(0, classes - 1), classes, x.dtype)
             dx = mul_no_nan(expand(ct, x, last), p - hot)
         if ct_lse is not None:
             more = mul_no_nan(expand(ct_lse, x, last), p)
@@ -144,8 +147,6 @@ class NormalizeOp(Op, name="normalize"):
         check_float(cls, x)
         if not axes or list(axes) != sorted(set(axes)) or not set(axes) <= set(range(x.rank)):
             raise cls.error(f"increasing axes of a tensor of rank {x.rank}", list(axes))
-        if None in [x.shape[a] for a in axes]:
-            raise cls.error("known extents of the normalized axes", x)
         row = x.with_shape(n for i, n in enumerate(x.shape) if i not in axes)
         return x, row, row
 
@@ -158,21 +159,24 @@ class NormalizeOp(Op, name="normalize"):
         r = 1 / np.sqrt(np.sum((x - m) ** 2, axis=axes, keepdims=True) / n + eps)
         return (x - m) * r, np.squeeze(m, axes), np.squeeze(r, axes)
 
+    @in_float32
     def vjp(self, ct: Any, ct_m: Any, ct_r: Any) -> list[Any]:
         """dx = r * (ct - mean(ct) - y * mean(ct * y)) + ct_m / n - ct_r * r^2 * y / n, means over
         the axes
         """
         y, axes = self.y, self.axes
-        r = expand(self.r, y, axes)
-        n = math.prod(y.shape[a] for a in axes)
+        n = count(y, axes)
         terms = []
         if ct is not None:
-            inner = ct - y * (ct * y).mean(axes, keepdims=True)
-            terms.append(r * (inner - ct.mean(axes, keepdims=True) if self.center else inner))
+            shared = mean(mul_no_nan(ct, y), axes)
+            inner = ct - mul_no_nan(expand(shared, y, axes), y)
+            inner = inner - expand(mean(ct, axes), y, axes) if self.center else inner
+            terms.append(mul_no_nan(inner, expand(self.r, y, axes)))
         if ct_m is not None and self.center:
-            terms.append(expand(ct_m * (1 / n), y, axes))
+            terms.append(expand(ct_m / n, y, axes))
         if ct_r is not None:
-            terms.append(mul_no_nan(expand(ct_r * self.r * self.r * (-1 / n), y, axes), y))
+            slope = mul_no_nan(ct_r, self.r * self.r) / -n
+            terms.append(mul_no_nan(expand(slope, y, axes), y))
         return [sum(terms[1:], terms[0]) if terms else None]
 
 
@@ -195,11 +199,16 @@ def one_hot(labels: Any, classes: int, dtype: Any = float32) -> Any:
     """1 at each label along a new last axis of extent `classes`, 0 elsewhere; labels outside give
     all zeros.
     """
-    labels = as_tensor(labels)
+    labels = _index(as_tensor(labels))
     shape = (*labels.shape, classes)
     ramp = iota((classes,), 0, labels.dtype)
     columns = ramp.broadcast_in_dim(shape, (labels.ndim,), like=(labels.expand_dims(-1),))
     return labels.broadcast_in_dim(shape, tuple(range(labels.ndim))).equal(columns).astype(dtype)
+
+
+def _index(labels: Any) -> Any:
+    """Integers in a type that holds every position."""
+    return labels.astype(int64 if labels.dtype in (uint32, int64) else int32)
 
 
 def cross_entropy(logits: Any, labels: Any, name: str | None = None) -> Any:

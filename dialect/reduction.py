@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import scipy.special
 
-from .base import NO_GRADIENT, Int, Ints, Op, Operand, Result
-from .creation import ones_like
+from .base import NO_GRADIENT, Int, Ints, Op, Operand, Result, in_float32
+from .creation import constant, ones_like
 from .elementwise import ACCEPTS, BOOLEAN, FLOAT, NUMERIC, as_tensor, mul_no_nan
 from .logic import select
 from .shape import normalize_axes
@@ -50,11 +50,13 @@ def expand(value: Any, x: Any, axes: tuple[int, ...]) -> Any:
 
 
 def count(x: Any, axes: tuple[int, ...]) -> Any:
-    """Number of elements along `axes`: a float where it is known, else a tensor of x's shape
-    without `axes`.
+    """Number of elements along `axes`, as a tensor of x's dtype: a scalar where it is known, else
+    of x's shape without `axes`.
     """
     extents = [x.shape[a] for a in axes]
-    return sum(ones_like(x), axis=axes) if None in extents else float(math.prod(extents))
+    if None in extents:
+        return sum(ones_like(x), axis=axes)
+    return constant(float(math.prod(extents)), x.dtype)
 
 
 class SumOp(Reduction, name="sum"):
@@ -84,6 +86,7 @@ class MeanOp(Reduction, name="mean"):
     def reference(x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
         return np.sum(x, axis=axes) / np.prod([x.shape[a] for a in axes])
 
+    @in_float32
     def vjp(self, ct: Any) -> list[Any]:
         """dx = ct / n, repeated"""
         return [self.expand(ct / count(self.x, self.axes))]
@@ -105,11 +108,12 @@ class VarOp(Reduction, name="var"):
         centered = x - np.sum(x, axis=axes, keepdims=True) / n
         return np.sum(centered * centered, axis=axes) / np.maximum(n - correction, 0)
 
+    @in_float32
     def vjp(self, ct: Any) -> list[Any]:
         """dx = ct * 2 (x - mean x) / (n - correction)"""
         centered = self.x - self.expand(mean(self.x, axis=self.axes))
-        scale = 2 / (count(self.x, self.axes) - self.correction)
-        return [mul_no_nan(self.expand(ct * scale), centered)]
+        degrees = (count(self.x, self.axes) - self.correction).clip(min=0)
+        return [mul_no_nan(self.expand(mul_no_nan(ct, 2 / degrees)), centered)]
 
 
 class ProdOp(Reduction, name="prod"):
@@ -122,6 +126,7 @@ class ProdOp(Reduction, name="prod"):
     def reference(x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
         return np.prod(x, axis=axes)
 
+    @in_float32
     def vjp(self, ct: Any) -> list[Any]:
         """dx_i = ct * product of all x_j with j != i, axis by axis"""
         partial = [self.x]
@@ -130,7 +135,7 @@ class ProdOp(Reduction, name="prod"):
         for axis in self.axes:
             inner = partial[-2]
             partial.pop()
-            ct = expand(ct, inner, (axis,)) * exclusive_product(inner, axis)
+            ct = mul_no_nan(expand(ct, inner, (axis,)), exclusive_product(inner, axis))
         return [ct]
 
 
@@ -159,6 +164,7 @@ class Extreme(Reduction):
 
     NEEDS_ELEMENTS = True
 
+    @in_float32
     def vjp(self, ct: Any) -> list[Any]:
         """dx = ct split evenly among the elements equal to y"""
         taken = self.x.equal(self.expand(self.y))
@@ -278,6 +284,7 @@ class LogsumexpOp(Reduction, name="logsumexp"):
             else np.full(np.sum(x, axis=axes).shape, -np.inf)
         )
 
+    @in_float32
     def vjp(self, ct: Any) -> list[Any]:
         """dx = ct * e^(x - y), 0 where y = -inf"""
         y = self.expand(self.y)
@@ -296,6 +303,7 @@ class NormOp(Reduction, name="norm"):
     def reference(x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
         return np.sqrt(np.sum(x * x, axis=axes))
 
+    @in_float32
     def vjp(self, ct: Any) -> list[Any]:
         """dx = ct * x / y, 0 where y = 0"""
         inverse = select(self.y.equal(0), 0, 1 / self.y)
@@ -318,15 +326,22 @@ def sum(x: Any, axis: Any = None, keepdims: bool = False) -> Any:  # noqa: A001 
     """Sum over `axis` (int, tuple, or None for all). Booleans and integers below 32 bits are summed
     in 32 bits.
     """
-    x = as_tensor(x)
-    if x.dtype == bool_ or (is_integer(x.dtype) and x.dtype.itemsize < 4):
-        x = x.astype(uint32 if x.dtype.kind == "u" else int32)
-    return _reduce(SumOp, x, axis, keepdims)
+    return _reduce(SumOp, _summable(x), axis, keepdims)
 
 
 def prod(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
-    """Product over `axis` (int, tuple, or None for all)."""
-    return _reduce(ProdOp, as_tensor(x), axis, keepdims)
+    """Product over `axis` (int, tuple, or None for all). Booleans and integers below 32 bits are
+    multiplied in 32 bits.
+    """
+    return _reduce(ProdOp, _summable(x), axis, keepdims)
+
+
+def _summable(x: Any) -> Any:
+    """`x` as a tensor of at least 32 bits if it holds integers or booleans."""
+    x = as_tensor(x)
+    if x.dtype == bool_ or (is_integer(x.dtype) and x.dtype.itemsize < 4):
+        return x.astype(uint32 if x.dtype.kind == "u" else int32)
+    return x
 
 
 def mean(x: Any, axis: Any = None, keepdims: bool = False) -> Any:

@@ -10,6 +10,7 @@ import numpy as np
 from ..errors import ArgumentError, Diagnostic, PassError
 from .base import Op
 from .control import DerivativeOp, argument_names, signature, symbols
+from .elementwise import Elementwise
 from .mlir import func, ir, place
 from .types import TensorSpec
 
@@ -61,7 +62,19 @@ def _evaluate(
         raise _fault(op, f"'{name}' op has to be expanded first; run gradopt-differentiate")
     if not isinstance(op, Op):
         raise _fault(op, f"'{name}' is no op of the gradopt dialect and has no reference")
-    return op.evaluate(*operands, **op.read_attributes())
+    if all(s.is_static for s in op.operand_specs()):
+        return op.evaluate(*operands, **op.read_attributes())
+    shapes = [a.shape for a in operands]
+    if isinstance(op, Elementwise) and len(set(shapes)) > 1:
+        raise _fault(op, f"'{name}' op expected operands of one shape, got {shapes}")
+    try:
+        results = op.compute(op.result_specs(), operands, op.read_attributes())
+    except ValueError as error:  # NumPy's, of extents that do not fit
+        raise _fault(op, f"'{name}' op expected operands that fit, got {shapes}: {error}") from None
+    for array, spec in zip(results, op.result_specs(), strict=True):
+        if not fits(array.shape, spec):
+            raise _fault(op, f"'{name}' op expected a result of type {spec}, got {array.shape}")
+    return results
 
 
 def _fault(op: Any, message: str) -> PassError:

@@ -6,6 +6,7 @@ it, else from one of the `like` operands, which have the result's shape or the e
 """
 
 import math
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,7 +23,10 @@ def normalize_axes(
     """`axis` (an int, several, or None for all) as increasing axes, negative ones counted from the
     end.
     """
-    given = range(rank) if axis is None else (axis,) if isinstance(axis, int) else tuple(axis)
+    try:
+        given = [operator.index(a) for a in (range(rank) if axis is None else np.atleast_1d(axis))]
+    except TypeError:
+        raise op_class.error("whole numbers as axes", axis) from None
     for a in given:
         if not -rank <= a < rank:
             raise op_class.error(f"an axis in [{-rank}, {rank})", a)
@@ -52,14 +56,19 @@ class ReshapeOp(Op, name="reshape"):
             raise cls.error(f"a shape of {x.size} elements", y)
         if x.is_static and not y.is_static:
             raise cls.error("a static shape, as the operand's is", y)
-        if shape.count(None) > 1 and not like:
+        unknown = [i for i, n in enumerate(shape) if n is None]
+        if len(unknown) > 1 and not (
+            like and like[0].rank == y.rank and all(like[0].shape[i] is None for i in unknown)
+        ):
             raise cls.error("at most one unknown extent", y, "give an operand `like` of that shape")
         return y
 
     @staticmethod
     def reference(x: np.ndarray, *like: np.ndarray, shape: tuple[int | None, ...]) -> np.ndarray:
         if shape.count(None) > 1:
-            return x.reshape(like[0].shape)
+            return x.reshape(
+                [m if n is None else n for n, m in zip(shape, like[0].shape, strict=True)]
+            )
         return x.reshape([-1 if n is None else n for n in shape])
 
     def vjp(self, ct: Any) -> list[Any]:
@@ -137,12 +146,11 @@ class BroadcastOp(Op, name="broadcast"):
         x: np.ndarray, *like: np.ndarray, shape: tuple[int | None, ...], dims: tuple[int, ...]
     ) -> np.ndarray:
         placed = x.reshape([x.shape[dims.index(i)] if i in dims else 1 for i in range(len(shape))])
-        extents = [
-            n
-            if n is not None
-            else max([placed.shape[i]] + [l.shape[i] for l in like if l.ndim == len(shape)])
-            for i, n in enumerate(shape)
-        ]
+        extents: Any = list(shape)
+        for i, n in enumerate(shape):
+            if n is None:
+                found = [placed.shape[i], *(l.shape[i] for l in like)]
+                extents[i] = next((m for m in found if m != 1), 1)
         return np.broadcast_to(placed, extents)
 
     def vjp(self, ct: Any) -> list[Any]:
@@ -224,15 +232,17 @@ def broadcast_in_dim(
     x: Any, shape: tuple[int | None, ...], dims: tuple[int, ...], like: Sequence[Any] = ()
 ) -> Any:
     """Axis i of `x` as axis dims[i] of a result of `shape`; unknown extents not in x are read from
-    one tensor in `like`.
+    tensors in `like` that have its rank.
     """
     unknown = BroadcastOp.unknown(x.spec, shape, dims)
-    fitting = [
-        l for l in like if len(l.shape) == len(shape) and all(l.shape[i] is None for i in unknown)
-    ]
-    return BroadcastOp.emit(
-        x, *(fitting[:1] if unknown else ()), shape=tuple(shape), dims=tuple(dims)
-    )
+    full = [l for l in like if len(l.shape) == len(shape)]
+    every = [l for l in full if all(l.shape[i] is None for i in unknown)]
+    if len(unknown) > 1 and not every:  # from several tensors: an axis after the other
+        step = tuple(1 if i in unknown[1:] else n for i, n in enumerate(shape))
+        x = broadcast_in_dim(x, step, dims, like)
+        return broadcast_in_dim(x, shape, tuple(range(len(shape))), like)
+    used = every[:1] if unknown else []
+    return BroadcastOp.emit(x, *used, shape=tuple(shape), dims=tuple(dims))
 
 
 def broadcast_to(x: Any, shape: Sequence[int | None], like: Sequence[Any] = ()) -> Any:
@@ -249,7 +259,7 @@ def broadcast_to(x: Any, shape: Sequence[int | None], like: Sequence[Any] = ()) 
 
 def expand_dims(x: Any, axis: int | Sequence[int]) -> Any:
     """`x` with extents of 1 at the places `axis` of the result."""
-    count = 1 if isinstance(axis, int) else len(axis)
+    count = np.size(axis)
     axes = normalize_axes(ReshapeOp, axis, x.ndim + count)
     kept = tuple(i for i in range(x.ndim + count) if i not in axes)
     shape = tuple(x.shape[kept.index(i)] if i in kept else 1 for i in range(x.ndim + count))

@@ -10,16 +10,16 @@ import numpy as np
 from ..errors import OpError
 from . import builder as builders
 from .base import Extents, Float, Int, Ints, Op, Operand, Operands, Result, Results
-from .creation import iota, zeros_like
+from .creation import constant, iota, zeros_like
 from .elementwise import as_tensor
 from .logic import select
 from .shape import normalize_axes
-from .types import TensorSpec, promote
+from .types import TensorSpec, is_float, limits_of, promote
 
 
 class ConcatOp(Op, name="concat"):
-    """Two tensors one after the other along an axis. Longer chains are one copy after lowering;
-    equal parts use `stack`.
+    """Two tensors one after the other along an axis. Chains along the first axis are one
+    copy after lowering; equal parts use `stack`.
 
     Example: `%y = "gradopt.concat"(%a, %b) {axis = 0 : i64} : (tensor<2xf32>, tensor<3xf32>) ->
     tensor<5xf32>`
@@ -228,6 +228,9 @@ class PadOp(Op, name="pad"):
             raise cls.error(
                 "no padding on axes of unknown extent", f"low {low}, high {high} of {x}"
             )
+        least, most = limits_of(x.dtype)
+        if not is_float(x.dtype) and not (least <= value <= most and value % 1 == 0):
+            raise cls.error(f"a value that {x.dtype.name} can hold", value)
         return x.with_shape(
             None if n is None else n + l + h + max(n - 1, 0) * i
             for n, l, h, i in zip(x.shape, low, high, interior, strict=True)
@@ -369,7 +372,10 @@ def pad(
             ) from None
         low, high = (tuple(p[side] for p in pairs) for side in (0, 1))
         attributes = {"low": low, "high": high, "interior": tuple(between)}
-        return PadOp.emit(x, **attributes, value=float(constant_values), name=name)
+        value = float(constant_values)
+        if isinstance(constant_values, int) and int(value) != constant_values:
+            raise PadOp.error("a value that float64 holds exactly", constant_values)
+        return PadOp.emit(x, **attributes, value=value, name=name)
 
 
 def flip(x: Any, axis: int | Sequence[int] | None = None) -> Any:
@@ -379,7 +385,7 @@ def flip(x: Any, axis: int | Sequence[int] | None = None) -> Any:
 
 def slice_axis(x: Any, axis: int, start: int, limit: int, stride: int = 1) -> Any:
     """Elements start:limit:stride along one axis."""
-    whole = [(0, n if n is not None else None, 1) for n in x.shape]
+    whole: list[tuple[int, int | None, int]] = [(0, n, 1) for n in x.shape]
     whole[axis] = (start, limit, stride)
     starts, limits, strides = zip(*whole, strict=True)
     return (
@@ -403,4 +409,4 @@ def _triangle(x: Any, keep: Any) -> Any:
     if x.ndim < 2:
         raise OpError(f"expected a tensor of at least two axes, got {x.spec}")
     shape = x.shape[-2:]
-    return select(keep(iota(shape, 0), iota(shape, 1)), x, 0)
+    return select(keep(iota(shape, 0), iota(shape, 1)), x, constant(0, x.dtype))

@@ -12,6 +12,7 @@ from . import (
     arithmetic,
     base,
     contraction,
+    creation,
     elementwise,
     indexing,
     logic,
@@ -21,7 +22,7 @@ from . import (
     transcendental,
 )
 from .mlir import ir
-from .types import TensorSpec, bool_, is_float
+from .types import TensorSpec, bool_, is_float, is_integer
 
 if TYPE_CHECKING:
     from .builder import Builder
@@ -140,14 +141,21 @@ class Tensor(ir.Value):
 
     def __pow__(self, other: Any) -> "Tensor":
         """Small whole exponents and 0.5 are written with products and roots, which are exact where
-        pow is not.
+        pow is not; integers to whole powers stay integers.
         """
-        if isinstance(other, int) and not isinstance(other, bool) and 1 <= other <= 4:
-            squared = self * self if other > 1 else self
-            return (self, squared, squared * self, squared * squared)[other - 1]
+        is_whole = isinstance(other, int) and not isinstance(other, bool)
+        if is_whole and (1 <= other <= 4 or (other >= 0 and is_integer(self.dtype))):
+            return self._power(other)
         if isinstance(other, float) and other == 0.5 and is_float(self.dtype):
             return self.sqrt()
         return transcendental.pow(self, other)
+
+    def _power(self, exponent: int) -> "Tensor":
+        """self ** exponent by products, the square of the half first."""
+        if exponent < 2:
+            return self if exponent else creation.ones_like(self)
+        half = self._power(exponent // 2)
+        return half * half * self if exponent % 2 else half * half
 
     def __rpow__(self, other: Any) -> "Tensor":
         return transcendental.pow(other, self)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""Powers, exponentials, logarithms, trigonometry and special functions of floating-point tensors.
+"""Powers, exponentials, logarithms and trigonometry of floating-point tensors.
 
 A unary op gives its derivative as `slope`; the base class multiplies the cotangent with it.
 """
@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .base import function
+from .base import function, in_float32
 from .elementwise import FLOAT, Binary, Unary, mul_no_nan
 from .logic import select
 
@@ -353,14 +353,15 @@ class PowOp(Binary, name="pow"):
     KIND = FLOAT
     reference = staticmethod(np.power)
 
+    @in_float32
     def vjp(self, ct: Any) -> list[Any]:
         """dlhs = ct * rhs * lhs^(rhs - 1), 0 at lhs = 0 for 0 <= rhs < 1; drhs = ct * y * ln lhs, 0
         at lhs = 0 for rhs >= 0
         """
         x, e = self.lhs, self.rhs
         at_zero = x.equal(0) & (e >= 0)
-        flat = (at_zero & (e < 1)) | e.equal(0)
-        by_base = select(flat, 0, e * pow(x, select(flat, 1, e - 1)))
+        flat = at_zero & (e < 1)
+        by_base = select(flat, 0, mul_no_nan(e, pow(x, select(flat, 1, e - 1))))
         by_exponent = select(at_zero, 0, self.y * log(select(at_zero, 1, x)))
         return [mul_no_nan(ct, by_base), mul_no_nan(ct, by_exponent)]
 
@@ -375,6 +376,7 @@ class Atan2Op(Binary, name="atan2"):
     KIND = FLOAT
     reference = staticmethod(np.arctan2)
 
+    @in_float32
     def vjp(self, ct: Any) -> list[Any]:
         """dlhs = ct * rhs / (lhs^2 + rhs^2), drhs = -ct * lhs / (lhs^2 + rhs^2)"""
         norm = square(self.lhs) + square(self.rhs)
@@ -390,6 +392,7 @@ class HypotOp(Binary, name="hypot"):
     KIND = FLOAT
     reference = staticmethod(np.hypot)
 
+    @in_float32
     def vjp(self, ct: Any) -> list[Any]:
         """dlhs = ct * lhs / y, drhs = ct * rhs / y, 0 at the origin"""
         inverse = select(self.y.equal(0), 0, 1 / self.y)
@@ -405,12 +408,15 @@ class LogaddexpOp(Binary, name="logaddexp"):
     KIND = FLOAT
     reference = staticmethod(np.logaddexp)
 
+    @in_float32
     def vjp(self, ct: Any) -> list[Any]:
-        """dlhs = ct * e^(lhs - y), drhs = ct * e^(rhs - y), 0 where both are -inf"""
-        empty = self.y.equal(-math.inf)
-        return [
-            mul_no_nan(ct, select(empty, 0, exp(side - self.y))) for side in (self.lhs, self.rhs)
-        ]
+        """dlhs = ct * e^(lhs - y), drhs = ct * e^(rhs - y), 1 of +inf and 0 where both are -inf"""
+        gradients = []
+        for side in (self.lhs, self.rhs):
+            known = side.equal(math.inf) | self.y.equal(-math.inf)
+            share = select(known, (side > 0).astype(side.dtype), exp(side - self.y))
+            gradients.append(mul_no_nan(ct, share))
+        return gradients
 
 
 # --- functions ------------------------------------------------------------------------------------

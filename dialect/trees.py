@@ -33,8 +33,3 @@ def named_leaves(name: str, tree: Any) -> list[tuple[str, Any]]:
         for accessor in accessors
     ]
     return list(zip(names, found, strict=True))
-
-
-def map_leaves(function: Any, tree: Any) -> Any:
-    """The same containers with each leaf replaced."""
-    return optree.tree_map(function, tree)

@@ -49,6 +49,15 @@ def is_narrow(dtype: np.dtype) -> bool:
     return dtype in (float16, bfloat16)
 
 
+def limits_of(dtype: np.dtype) -> tuple[Any, Any]:
+    """The least and the greatest element of a type."""
+    if is_float(dtype):
+        return -np.inf, np.inf
+    if dtype == bool_:
+        return False, True
+    return np.iinfo(dtype).min, np.iinfo(dtype).max
+
+
 def as_dtype(dtype: Any) -> np.dtype:
     """The supported element type that `dtype` (a name, NumPy type or dtype) stands for; OpError if
     there is none.

@@ -146,7 +146,10 @@ class Tree:
         inner = op.operation.operands[0]
         owner = None if isinstance(inner.owner, ir.Block) else inner.owner.opview
         if isinstance(owner, IotaOp):
-            return Index(op.dims[owner.axis])
+            loop = op.dims[owner.axis]
+            if op.shape[loop] == owner.shape[owner.axis]:
+                return Index(loop)
+            return Number(owner.dtype.type(0))  # a ramp of one element, repeated
         x = self.value(inner)
         shape = build.static_shape(x)
         kept = [a for a, n in enumerate(shape) if n != 1 or op.shape[op.dims[a]] == 1]

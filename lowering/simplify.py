@@ -456,7 +456,7 @@ def _add_scattered(op: Any) -> Any:
 
 @simplifies(SubOp)
 def _subtract_scattered(op: Any) -> Any:
-    """x - scatter_add(0, i, u) = scatter_add(x, i, -u)"""
+    """x - scatter_add(0, i, u) = scatter_add(x, i, -u) (sums in another order)"""
     if inner := _scatter_into_zeros(op.rhs):
         return ScatterAddOp.emit(op.lhs, inner.indices, -inner.updates, axis=inner.axis)
     return None
@@ -464,7 +464,9 @@ def _subtract_scattered(op: Any) -> Any:
 
 @simplifies(MulOp)
 def _scale_scattered(op: Any) -> Any:
-    """c * scatter_add(0, i, u) = scatter_add(0, i, c * u) for a number c"""
+    """c * scatter_add(0, i, u) = scatter_add(0, i, c * u) for a number c (each term rounded, and
+    overflowing, by itself)
+    """
     for number, scattered in ((op.lhs, op.rhs), (op.rhs, op.lhs)):
         c = splat_of(number)
         if c is not None and np.isfinite(c) and (inner := _scatter_into_zeros(scattered)):

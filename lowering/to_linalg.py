@@ -21,6 +21,7 @@ from ..dialect.types import TensorSpec
 from .fusion import Fusion, Tree
 from .linalg import LOWERINGS, build
 from .linalg.registry import BODIES
+from .linalg.shape import extent_of_like
 from .passes import failure, gradopt_pass, single_block
 
 ON_DEMAND = (ConstantOp, BroadcastOp, IotaOp)
@@ -217,5 +218,6 @@ class FunctionLowering:
                 return build.extent(value, loops.index(axis))
         operands = [o for node in tree.nodes.values() for o in node.op.operation.operands]
         owners = [o.owner.opview for o in operands if not isinstance(o.owner, ir.Block)]
-        like = next(b for b in owners if isinstance(b, BroadcastOp) and b.like)
-        return build.extent(self.value(like.operation.operands[1]), axis)
+        broadcasts = [b for b in owners if isinstance(b, BroadcastOp)]
+        likes = [self.value(l) for b in broadcasts for l in list(b.operation.operands)[1:]]
+        return extent_of_like(likes, axis)

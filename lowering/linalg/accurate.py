@@ -141,8 +141,8 @@ COS_COEFFICIENTS = (
 
 
 def sine_cosine(x: Scalar) -> tuple[Scalar, Scalar]:
-    """sin x and cos x in float64 for |x| < 2^52; NaN beyond, where neighbouring numbers are more
-    than a period apart.
+    """sin x and cos x in float64 for |x| < 2^52; NaN beyond, where the number of quarter turns is
+    no longer known exactly.
     """
     x = select(absolute(x) < 2.0**52, x, NAN)
     k = round_even(x * (2 / pymath.pi))
@@ -296,16 +296,17 @@ def hypot(x: Scalar, y: Scalar) -> Scalar:
 
 
 def fmod(x: Scalar, y: Scalar) -> Scalar:
-    """Remainder with x's sign. In float64 by three steps of x - trunc(x / y) y in one rounding;
-    float32 has it in hardware.
+    """Remainder with x's sign; float32 has it in hardware. In float64 by steps of r - trunc(r / y)
+    y, each exact and 2^52 times smaller than the one before, so that quotients below 2^150 are
+    done after three; NaN beyond.
     """
     if x.dtype != float64:
         return x % y
     a, b = absolute(x), absolute(y)
     r = a
     for _ in range(3):
-        quotient = floor(r / b)
-        r = select((r < b) | (b == INFINITY), r, fma(-quotient, b, r))
-        r = select(r < 0.0, r + b, r)
-    undefined = (a == INFINITY) | (b == 0.0) | is_nan(x) | is_nan(y)
-    return select(undefined, NAN, copysign(r, x))
+        quotient = floor(absolute(r) / b)
+        r = select(absolute(r) < b, r, fma(-copysign(quotient, r), b, r))
+    r = select(r < 0.0, r + b, r)  # a quotient that was rounded up
+    undefined = (a == INFINITY) | (b == 0.0) | is_nan(x) | is_nan(y) | (a / b > 2.0**150)
+    return select(undefined, NAN, copysign(select(b == INFINITY, a, r), x))

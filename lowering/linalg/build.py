@@ -122,6 +122,19 @@ def product(extents: Sequence[Extent]) -> Extent:
     return total
 
 
+def plus(n: Extent, m: Extent) -> Extent:
+    """The sum of two extents."""
+    if isinstance(n, int) and isinstance(m, int):
+        return n + m
+    return arith.addi(as_index(n), as_index(m))
+
+
+def mixed(extents: Sequence[Extent]) -> tuple[list[int], list[ir.Value]]:
+    """Extents as MLIR's ops take them: numbers, with DYNAMIC for the unknown ones, and those."""
+    static = [n if isinstance(n, int) else DYNAMIC for n in extents]
+    return static, [n for n in extents if not isinstance(n, int)]
+
+
 def agree(*extents: Extent) -> None:
     """Have a call fail where extents that have to be equal are not. Known ones were compared when
     the op was built; what canonicalization shows to be equal costs nothing.
@@ -141,10 +154,8 @@ def as_index(n: Extent) -> ir.Value:
 
 
 def empty(shape: Sequence[Extent], element: ir.Type) -> ir.Value:
-    unknown = [n for n in shape if not isinstance(n, int)]
-    return ir.Operation.create(
-        "tensor.empty", results=[tensor_type(shape, element)], operands=unknown
-    ).results[0]
+    kind = tensor_type(shape, element)
+    return ir.Operation.create("tensor.empty", results=[kind], operands=mixed(shape)[1]).results[0]
 
 
 def fill(value: float | ir.Value, shape: Sequence[Extent], element: ir.Type) -> ir.Value:
@@ -235,7 +246,7 @@ def fusion_barrier(value: ir.Value) -> ir.Value:
     synchronization, and does not keep recomputation apart.
     """
     name = "iree_tensor_ext.compute_barrier.start"
-    operands = [value, *(n for n in shape_of(value) if not isinstance(n, int))]
+    operands = [value, *mixed(shape_of(value))[1]]
     return ir.Operation.create(name, results=[value.type], operands=operands).results[0]
 
 
@@ -271,8 +282,7 @@ def expand(value: ir.Value, groups: Sequence[Sequence[Extent]]) -> ir.Value:
     for g in groups:
         places.append(list(range(at, at + len(g))))
         at += len(g)
-    unknown = [n for n in flat if not isinstance(n, int)]
-    static = [n if isinstance(n, int) else DYNAMIC for n in flat]
+    static, unknown = mixed(flat)
     return tensor.expand_shape(tensor_type(flat, element_of(value)), value, places, unknown, static)
 
 
@@ -284,6 +294,10 @@ def reshape(value: ir.Value, shape: Sequence[Extent]) -> ir.Value:
     new = [n if isinstance(n, int) else DYNAMIC for n in shape]
     if old == new and old.count(DYNAMIC) <= 1:
         return value
+    if DYNAMIC in old and DYNAMIC not in new:
+        flat = collapse(value, [list(range(len(old)))])
+        known = tensor_type([int(np.prod(new))], element_of(value))
+        return reshape(tensor.cast(known, flat), shape)
     if not new:
         return collapse(value, [])
     if not old:

@@ -2,11 +2,14 @@
 """Convolution and its gradients, channels last inside, in the fastest measured forms (iree-cpu.md
 4, iree-cpu-2.md 3).
 
-forward           pad, then the named convolution input gradient    stride 1: pad, then the named
-convolution with the kernel turned round; small strides: one matrix product for each phase of the
-stride, put together by selects; otherwise zeros between the elements, as stride 1 weight gradient
-one matrix product for each tap; for few channels one product with all taps' elements as rows Groups
-have no fast form in IREE and run as one generic.
+- forward: pad, then the named convolution;
+- input gradient: for stride 1 pad, then the named convolution with the kernel turned round; for
+  small strides one matrix product for each phase of the stride, put together by selects; otherwise
+  zeros between the elements, as for stride 1;
+- weight gradient: one matrix product for each tap; for few channels one product with all taps'
+  elements as rows.
+
+Groups have no fast form in IREE and run as one generic.
 """
 
 import itertools

@@ -11,8 +11,9 @@ from typing import Any
 
 from ...dialect.indexing import ScatterAddOp, TakeOp
 from ...dialect.mlir import ir
-from ...dialect.types import TensorSpec, int32, int64
+from ...dialect.types import TensorSpec, float32, int32, int64, is_narrow
 from . import build
+from .reduction import rounded
 from .registry import lowers
 from .scalar import Scalar, convert, maximum, minimum, select
 from .shape import permuted
@@ -56,6 +57,15 @@ def take(op: Any, x: ir.Value, indices: ir.Value) -> ir.Value:
 
 @lowers(ScatterAddOp)
 def scatter_add(op: Any, x: ir.Value, indices: ir.Value, updates: ir.Value) -> ir.Value:
+    """16-bit floats are added in float32"""
+    dtype = op.operand_specs()[0].dtype
+    if is_narrow(dtype):
+        wide = [rounded(v, dtype, float32) for v in (x, updates)]
+        return rounded(_scatter_add(op, wide[0], indices, wide[1]), float32, dtype)
+    return _scatter_add(op, x, indices, updates)
+
+
+def _scatter_add(op: Any, x: ir.Value, indices: ir.Value, updates: ir.Value) -> ir.Value:
     x_spec, i_spec, _ = op.operand_specs()
     front, back = _fronted(x, op.axis)
     rows = build.product(back)
@@ -80,7 +90,8 @@ def scatter_add(op: Any, x: ir.Value, indices: ir.Value, updates: ir.Value) -> i
     element = build.element_of(x)
     block = scattered.regions[0].blocks.append(element, element)
     with ir.InsertionPoint(block):
-        update, old = (Scalar(v, x_spec.dtype) for v in block.arguments)
+        kind = float32 if is_narrow(x_spec.dtype) else x_spec.dtype
+        update, old = (Scalar(v, kind) for v in block.arguments)
         ir.Operation.create("iree_linalg_ext.yield", operands=[(old + update).value])
     result = build.reshape(scattered.results[0], [build.extent(front, 0), *back])
     return permuted(result, _unfronted(op.axis, 1, x_spec.rank))

@@ -81,10 +81,9 @@ def reduce(
     result_shape = [shape[a] for a in kept]
     if not axes:
         return _accumulate(operands, rows, list(range(len(shape))), [], dtype, monoid, element)
-    if not kept and len(axes) > 1:  # a row at a time, then the rows
-        partial = reduce(operands, rows, axes[-1:], dtype, monoid, element) if not rows else None
-        if partial is not None:
-            return reduce([partial], [], axes[:-1], accumulator(dtype), monoid)
+    if not kept and len(axes) > 1 and not rows:  # a row at a time, then the rows
+        partial = reduce(operands, rows, axes[-1:], dtype, monoid, element)
+        return reduce([partial], [], axes[:-1], accumulator(dtype), monoid)
     groups = _groups(len(shape), axes)
     merged = [build.collapse(v, groups) for v in operands]
     flat_rows = [build.collapse(r, _row_groups(groups, axes)) for r in rows]
@@ -186,7 +185,7 @@ def _dtype_of(x: ir.Value, dtype: np.dtype, wide: np.dtype) -> np.dtype:
 
 
 def rounded(x: ir.Value, wide: np.dtype, dtype: np.dtype) -> ir.Value:
-    """A result in the accumulator type as `dtype`."""
+    """A tensor of element type `wide`, such as a result in the accumulator type, as `dtype`."""
     if wide == dtype:
         return x
     return build.elementwise(

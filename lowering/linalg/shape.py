@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Moving elements: what can be a view is one; the rest are copies in forms that IREE tiles."""
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,16 +22,19 @@ def known_extents(
     shape: Sequence[int | None], x: ir.Value, like: Sequence[ir.Value]
 ) -> list[Extent]:
     """The extents of a reshape's result: a single unknown one from the number of elements, several
-    from `like`.
+    from `like`. A call fails where the elements are not as many as the result has.
     """
-    if shape.count(None) > 1:
-        return [build.extent(like[0], axis) if n is None else n for axis, n in enumerate(shape)]
-    if None not in shape:
-        return list(shape)
     total = build.product(build.shape_of(x))
-    rest = build.product([n for n in shape if n is not None])
-    unknown = total if rest == 1 else arith.divui(build.as_index(total), build.as_index(rest))
-    return [unknown if n is None else n for n in shape]
+    if shape.count(None) > 1:
+        extents = [build.extent(like[0], axis) if n is None else n for axis, n in enumerate(shape)]
+    else:
+        rest = build.product([n for n in shape if n is not None])
+        one = total if rest == 1 else arith.divui(build.as_index(total), build.as_index(rest or 1))
+        extents = [one if n is None else n for n in shape]
+        if None in shape and rest == 1:
+            return extents
+    build.agree(total, build.product(extents))
+    return extents
 
 
 @lowers(TransposeOp)
@@ -60,7 +64,7 @@ def broadcast(op: Any, x: ir.Value, *like: ir.Value) -> ir.Value:
         if n is not None
         else build.extent(x, axes.index(i))
         if i in axes
-        else build.extent(like[0], i)
+        else extent_of_like(like, i)
         for i, n in enumerate(op.shape)
     ]
     loops = list(range(len(shape)))
@@ -68,6 +72,11 @@ def broadcast(op: Any, x: ir.Value, *like: ir.Value) -> ir.Value:
     return build.generic(
         [(x, axes)], [(out, loops)], [PARALLEL] * len(loops), lambda element, _: [element]
     )[0]
+
+
+def extent_of_like(like: Sequence[ir.Value], axis: int) -> Extent:
+    """An unknown extent, from the first of the `like` operands that has it."""
+    return build.extent(next(l for l in like if build.static_shape(l)[axis] == DYNAMIC), axis)
 
 
 @lowers(ConcatOp)
@@ -107,22 +116,22 @@ def joined(parts: Sequence[ir.Value], axis: int, kind: ir.Type) -> ir.Value:
         return build.reshape(whole, [build.extent(whole, 0), *shape[1:]])
     if axis == 0:
         return tensor.concat(kind, 0, list(parts))
-    shape[axis] = sum(build.static_shape(p)[axis] for p in parts)
+    shape[axis] = functools.reduce(build.plus, (build.extent(p, axis) for p in parts))
     whole, at = build.empty(shape, build.element_of(parts[0])), 0
     for part in parts:
         extents = build.shape_of(part)
-        whole = _inserted(part, whole, [at if a == axis else 0 for a in range(len(shape))], extents)
-        at += extents[axis]  # type: ignore[operator]
+        start: list[Extent] = [at if a == axis else 0 for a in range(len(shape))]
+        whole = _inserted(part, whole, start, extents)
+        at = build.plus(at, extents[axis])
     return whole
 
 
 def _inserted(
-    part: ir.Value, whole: ir.Value, start: Sequence[int], extents: Sequence[Extent]
+    part: ir.Value, whole: ir.Value, start: Sequence[Extent], extents: Sequence[Extent]
 ) -> ir.Value:
-    sizes = [n if isinstance(n, int) else DYNAMIC for n in extents]
-    unknown = [n for n in extents if not isinstance(n, int)]
+    (starts, moving), (sizes, unknown) = build.mixed(start), build.mixed(extents)
     return tensor.InsertSliceOp(
-        part, whole, [], unknown, [], list(start), sizes, [1] * len(sizes)
+        part, whole, moving, unknown, [], starts, sizes, [1] * len(sizes)
     ).result
 
 
@@ -159,8 +168,7 @@ def extract(
     """`extents` elements from `start` on, every stride-th."""
     if 0 in extents:  # MLIR takes an offset at the very end for out of bounds
         return build.empty(extents, build.element_of(x))
-    sizes = [n if isinstance(n, int) else DYNAMIC for n in extents]
-    unknown = [n for n in extents if not isinstance(n, int)]
+    sizes, unknown = build.mixed(extents)
     kind = build.tensor_type(extents, build.element_of(x))
     return tensor.ExtractSliceOp(kind, x, [], unknown, [], list(start), sizes, list(stride)).result
 
@@ -173,7 +181,11 @@ def pad(op: Any, x: ir.Value) -> ir.Value:
     spec = op.operand_specs()[0]
     value = build.number(op.value, build.element_of(x))
     if 0 in spec.shape:
-        return build.fill(value, list(op.result_specs()[0].shape), build.element_of(x))
+        extents = [
+            build.extent(x, axis) if n is None else n
+            for axis, n in enumerate(op.result_specs()[0].shape)
+        ]
+        return build.fill(value, extents, build.element_of(x))
     if any(op.interior):
         split = [n for axis, extent in enumerate(build.shape_of(x)) for n in (extent, 1)]
         spread = padded(

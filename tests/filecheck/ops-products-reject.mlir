@@ -145,9 +145,9 @@ func.func @f(%a: tensor<8x10xf32>, %b: tensor<7xi32>) {
 
 // -----
 
-func.func @f(%a: tensor<8x?xf32>) {
-  // expected-error@+1 {{'gradopt.normalize' op expected known extents of the normalized axes, got tensor<8x?xf32>}}
-  %0:3 = "gradopt.normalize"(%a) {axes = array<i64: 1>}
-      : (tensor<8x?xf32>) -> (tensor<8x?xf32>, tensor<8xf32>, tensor<8xf32>)
+func.func @f(%a: tensor<8x4xf32>) {
+  // expected-error@+1 {{'gradopt.normalize' op expected increasing axes of a tensor of rank 2, got [1, 0]}}
+  %0:3 = "gradopt.normalize"(%a) {axes = array<i64: 1, 0>}
+      : (tensor<8x4xf32>) -> (tensor<8x4xf32>, tensor<f32>, tensor<f32>)
   return
 }
