@@ -13,6 +13,7 @@ import numpy as np
 
 from ..errors import OpError
 from . import builder as builders
+from . import trees
 from .base import NO_GRADIENT, FunctionValue, Ints, Op, Str, Symbol, function, wrap
 from .elementwise import ANY, Unary
 from .mlir import func, ir
@@ -192,7 +193,14 @@ class JvpOp(DerivativeOp, name="jvp"):
 
 # --- functions and symbols ------------------------------------------------------------------------
 
-stop_gradient, optimization_barrier = map(function, (StopGradientOp, OptimizationBarrierOp))
+optimization_barrier = function(OptimizationBarrierOp)
+
+
+def stop_gradient(tree: Any, name: str | None = None) -> Any:
+    """The array, or all arrays of nested containers, as they are, but constant to derivatives."""
+    leaves, structure = trees.flatten(tree)
+    stopped = [StopGradientOp.build(leaf, name=name) for leaf in leaves]
+    return trees.unflatten(structure, stopped)
 
 
 def symbols(module: ir.Operation | ir.Module) -> dict[str, func.FuncOp]:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Ops that make tensors from nothing: constants and index ramps."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -79,8 +80,9 @@ def as_array(value: Any, dtype: Any = None) -> np.ndarray:
         array = np.asarray(value)
     except (TypeError, ValueError) as error:
         raise OpError(f"expected an array or number, got {type(value).__name__}: {error}") from None
-    if array.dtype == object:
-        raise OpError(f"expected an array or number, got {type(value).__name__}")
+    if array.dtype.kind in "OSUMm":
+        hint = "; extents that are known only at run time are None" if value is None else ""
+        raise OpError(f"expected an array or number, got {type(value).__name__}{hint}")
     if dtype is None and not hasattr(value, "dtype"):
         whole = int32 if _outside(array, int32) is None else int64
         dtype = {"f": float32, "i": whole, "b": bool_}.get(array.dtype.kind)
@@ -107,7 +109,9 @@ def _outside(array: np.ndarray, dtype: np.dtype) -> Any:
 
 def full(shape: int | tuple[int, ...], value: float, dtype: Any = None) -> Any:
     """A tensor filled with `value`."""
-    shape = (shape,) if isinstance(shape, int) else tuple(shape)
+    shape = tuple(shape) if isinstance(shape, Sequence) else (shape,)
+    if None in shape:
+        raise ConstantOp.error("known extents", shape, "use full_like, zeros_like or ones_like")
     return ConstantOp.emit(value=np.broadcast_to(as_array(value, dtype), shape))
 
 
@@ -150,6 +154,8 @@ def iota(shape: tuple[int, ...], axis: int = -1, dtype: Any = int32) -> Any:
 
 def arange(start: float, stop: float | None = None, step: float = 1, dtype: Any = None) -> Any:
     """Evenly spaced numbers in [start, stop), or [0, start), as NumPy's arange."""
+    if start is None:
+        raise ConstantOp.error("a known length", None, "an unknown extent has no arange")
     first, last = (0, start) if stop is None else (start, stop)
     values = np.arange(first, last, step)
     if dtype is None and not values.size:

@@ -166,7 +166,7 @@ def _indices(item: Any) -> Any:
     else:
         if is_integer(indices.dtype):
             return indices
-        got, remedy = indices.spec, "use where() for a mask: shapes must not depend on data"
+        got, remedy = indices.spec, "shapes must not depend on data: use where() for a mask"
     raise TakeOp.error("an index of integers, slices, None, ... or an integer array", got, remedy)
 
 
@@ -188,7 +188,7 @@ def _full_key(x: Any, key: Any) -> list[Any]:
 
 
 def _slice(x: Any, axis: int, item: slice) -> Any:
-    if item == slice(None):
+    if item.start is item.stop is item.step is None:
         return x
     n = x.shape[axis]
     if n is None:
@@ -206,6 +206,8 @@ def _slice(x: Any, axis: int, item: slice) -> Any:
 
 def _pick(x: Any, axis: int, position: int) -> Any:
     n = x.shape[axis]
-    if n is None or not -n <= position < n:
+    if n is None:
+        raise SliceOp.error(f"axis {axis}, whose extent is unknown, to be kept whole", position)
+    if not -n <= position < n:
         raise SliceOp.error(f"an index in [-{n}, {n}) on axis {axis} of {x.spec}", position)
     return x.slice_axis(axis, position % n, position % n + 1).squeeze(axis)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import OpError
 from .activation import softplus
 from .base import Bool, Float, Int, Ints, Op, Operand, Result, check_float, in_float32
 from .creation import iota
@@ -199,7 +200,10 @@ def one_hot(labels: Any, classes: int, dtype: Any = float32) -> Any:
     """1 at each label along a new last axis of extent `classes`, 0 elsewhere; labels outside give
     all zeros.
     """
-    labels = _index(as_tensor(labels))
+    labels = as_tensor(labels)
+    if not is_integer(labels.dtype):
+        raise OpError(f"one_hot expected integer labels, got {labels.spec}; convert them by astype")
+    labels = _index(labels)
     shape = (*labels.shape, classes)
     ramp = iota((classes,), 0, labels.dtype)
     columns = ramp.broadcast_in_dim(shape, (labels.ndim,), like=(labels.expand_dims(-1),))
@@ -227,23 +231,33 @@ def bce_with_logits(logits: Any, targets: Any) -> Any:
 
 def mse(prediction: Any, target: Any) -> Any:
     """Squared error, elementwise."""
-    return (prediction - target).square()
+    return (as_tensor(prediction) - target).square()
 
 
 def layer_norm(
-    x: Any, gamma: Any = None, beta: Any = None, axes: int = 1, eps: float = 1e-5
+    x: Any, gamma: Any = None, beta: Any = None, axes: Any = 1, eps: float = 1e-5
 ) -> Any:
     """Normalize over the last `axes` axes, then scale by `gamma` and shift by `beta`, both of the
     normalized shape.
     """
-    y = NormalizeOp.emit(x, axes=tuple(range(x.ndim - axes, x.ndim)), eps=eps, center=True)[0]
+    x, axes = _last_axes(x, axes)
+    y = NormalizeOp.emit(x, axes=axes, eps=eps, center=True)[0]
     return _affine(y, gamma, beta)
 
 
-def rms_norm(x: Any, gamma: Any = None, axes: int = 1, eps: float = 1e-5) -> Any:
+def rms_norm(x: Any, gamma: Any = None, axes: Any = 1, eps: float = 1e-5) -> Any:
     """Divide by the root mean square over the last `axes` axes, then scale by `gamma`."""
-    y = NormalizeOp.emit(x, axes=tuple(range(x.ndim - axes, x.ndim)), eps=eps, center=False)[0]
+    x, axes = _last_axes(x, axes)
+    y = NormalizeOp.emit(x, axes=axes, eps=eps, center=False)[0]
     return _affine(y, gamma, None)
+
+
+def _last_axes(x: Any, count: int) -> tuple[Any, tuple[int, ...]]:
+    """`x` as a floating-point tensor, and its last `count` axes."""
+    x = as_float(x)
+    if not 1 <= count <= x.ndim:
+        raise NormalizeOp.error(f"a number of axes to normalize in [1, {x.ndim}]", count)
+    return x, tuple(range(x.ndim - count, x.ndim))
 
 
 def batch_norm(
@@ -252,14 +266,15 @@ def batch_norm(
     """Normalize every channel over all other axes (training mode: statistics of this batch), then
     scale and shift.
     """
-    channel = channel_axis % x.ndim
+    x = as_float(x)
+    (channel,) = normalize_axes(NormalizeOp, channel_axis, x.ndim)
     axes = tuple(i for i in range(x.ndim) if i != channel)
     y = NormalizeOp.emit(x, axes=axes, eps=eps, center=True)[0]
     shape = tuple(n if i == channel else 1 for i, n in enumerate(x.shape))
     return _affine(
         y,
-        None if gamma is None else gamma.reshape(shape),
-        None if beta is None else beta.reshape(shape),
+        None if gamma is None else as_tensor(gamma).reshape(shape),
+        None if beta is None else as_tensor(beta).reshape(shape),
     )
 
 

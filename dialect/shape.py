@@ -268,6 +268,7 @@ def expand_dims(x: Any, axis: int | Sequence[int]) -> Any:
 
 def squeeze(x: Any, axis: int | Sequence[int] | None = None) -> Any:
     """`x` without the extents of 1 at `axis` (all of them if None)."""
+    x = as_tensor(x)
     axes = (
         [i for i, n in enumerate(x.shape) if n == 1]
         if axis is None

@@ -327,8 +327,13 @@ def stack(xs: Sequence[Any], axis: int = 0) -> Any:
 
 def unstack(x: Any, axis: int = 0) -> list[Any]:
     """The slices of `x` along `axis`, without it."""
+    x = as_tensor(x)
     (axis,) = normalize_axes(UnstackOp, axis, x.ndim)
     return [] if x.shape[axis] == 0 else list(UnstackOp.emit(x, axis=axis))
+
+
+def _split_error(expected: str, got: Any) -> OpError:
+    return OpError(f"split expected {expected}, got {got}")
 
 
 def split(x: Any, sections: int | Sequence[int], axis: int = 0) -> list[Any]:
@@ -337,15 +342,15 @@ def split(x: Any, sections: int | Sequence[int], axis: int = 0) -> list[Any]:
     (axis,) = normalize_axes(UnstackOp, axis, x.ndim)
     n = x.shape[axis]
     if n is None:
-        raise UnstackOp.error(f"a known extent of axis {axis}", x.spec)
+        raise _split_error(f"a known extent of axis {axis}", x.spec)
     if isinstance(sections, int):
         if sections < 1 or n % sections:
-            raise UnstackOp.error(f"a number of equal parts of {n} elements", sections)
+            raise _split_error(f"a number of equal parts of {n} elements", sections)
         return unstack(
             x.reshape((*x.shape[:axis], sections, n // sections, *x.shape[axis + 1 :])), axis
         )
     if sum(sections) != n or min(sections, default=0) < 0:
-        raise UnstackOp.error(f"sizes that add up to {n}", list(sections))
+        raise _split_error(f"sizes that add up to {n}", list(sections))
     ends = list(itertools.accumulate(sections))
     return [slice_axis(x, axis, end - size, end) for size, end in zip(sections, ends, strict=True)]
 
@@ -380,7 +385,8 @@ def pad(
 
 def flip(x: Any, axis: int | Sequence[int] | None = None) -> Any:
     """`x` with the order of elements reversed along `axis` (all axes if None)."""
-    return ReverseOp.emit(as_tensor(x), axes=normalize_axes(ReverseOp, axis, x.ndim))
+    x = as_tensor(x)
+    return ReverseOp.emit(x, axes=normalize_axes(ReverseOp, axis, x.ndim))
 
 
 def slice_axis(x: Any, axis: int, start: int, limit: int, stride: int = 1) -> Any:

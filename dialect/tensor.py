@@ -83,6 +83,19 @@ class Tensor(ir.Value):
             "function"
         )
 
+    def __format__(self, spec: str) -> str:
+        return str(self) if not spec else self._no_value(f"the format '{spec}'")
+
+    def __setitem__(self, key: Any, value: Any) -> NoReturn:
+        raise TraceError(
+            "a Tensor cannot be changed in place; make a new one, for instance with go.where, "
+            "go.concat or go.scatter_add"
+        )
+
+    def __array_function__(self, function: Any, *unused: Any) -> NoReturn:
+        name = function.__name__
+        raise TraceError(f"numpy.{name} cannot take {self!r}; use go.{name} or a method of it")
+
     def __bool__(self) -> bool:
         self._no_value("a Python condition")
 

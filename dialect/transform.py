@@ -36,7 +36,7 @@ def value_and_grad(
 
     @functools.wraps(fn)
     def wrapped(*arguments: Any, **keywords: Any) -> Any:
-        chosen = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+        chosen = tuple(argnums) if isinstance(argnums, tuple | list) else (argnums,)
         bound = functools.update_wrapper(functools.partial(fn, **keywords), fn) if keywords else fn
         inner, operands = trace_inside(bound, arguments)
         wrt, structures = _positions(arguments, chosen)
@@ -51,7 +51,7 @@ def value_and_grad(
         for tree in structures:
             gradients.append(trees.unflatten(tree, rest[: tree.num_leaves]))
             rest = rest[tree.num_leaves :]
-        return values, gradients[0] if isinstance(argnums, int) else tuple(gradients)
+        return values, tuple(gradients) if isinstance(argnums, tuple | list) else gradients[0]
 
     return wrapped
 
@@ -75,19 +75,20 @@ def grad(
 
 def vjp(fn: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..., Any]]:
     """`(fn(*primals), pullback)`; `pullback(cotangents)`, given a tree like the result's, returns
-    one gradient a primal.
+    one gradient a primal, None for integers and booleans.
     """
     inner, operands = trace_inside(fn, primals)
     results = call(inner.func, *operands)
-    wrt = tuple(range(trees.structure(primals).num_leaves))
-    _check_arguments(fn, inner, operands, wrt)
+    wrt = _float_leaves(fn, inner, trees.structure(primals).num_leaves)
 
     def pullback(cotangents: Any) -> Any:
         heads, cts = _heads(inner, fn, cotangents)
         found = VjpOp.emit_call(
             inner.func, *operands, *cts, wrt=wrt, heads=heads, unreachable="zeros"
         )
-        return trees.unflatten(trees.structure(primals), found[len(results) :])
+        gradients = dict(zip(wrt, found[len(results) :], strict=True))
+        tree = trees.structure(primals)
+        return trees.unflatten(tree, [gradients.get(i) for i in range(tree.num_leaves)])
 
     return trees.unflatten(inner.out_tree, results), pullback
 
@@ -98,22 +99,24 @@ def jvp(
     """`(fn(*primals), directional derivative along tangents)`, the second with the structure of the
     first.
 
-    `tangents` has the structure, shapes and dtypes of `primals`.
+    `tangents` has the structure, shapes and dtypes of `primals`, with None for integers and
+    booleans.
     """
+    what = f"jvp of '{function_name(fn)}'"
+    for name, given in (("primals", primals), ("tangents", tangents)):
+        if not isinstance(given, tuple | list):
+            raise GradientError(f"{what} expected a tuple of {name}, got {type(given).__name__}")
     inner, operands = trace_inside(fn, tuple(primals))
     tree = trees.structure(tuple(primals))
-    if trees.structure(tuple(tangents)) != tree:
+    wrt = _float_leaves(fn, inner, tree.num_leaves)
+    wanted = trees.unflatten(tree, [0 if i in wrt else None for i in range(tree.num_leaves)])
+    if trees.structure(tuple(tangents)) != trees.structure(wanted):
         raise GradientError(
-            f"jvp of '{function_name(fn)}' expected tangents with the structure of the primals, "
-            f"{tree}"
+            f"{what} expected tangents with the structure of the primals, None for integers and "
+            f"booleans, {trees.structure(wanted)}, got {trees.structure(tuple(tangents))}"
         )
-    wrt = tuple(range(tree.num_leaves))
-    _check_arguments(fn, inner, operands, wrt)
     directions = _matching(
-        f"jvp of '{function_name(fn)}'",
-        "tangent",
-        trees.leaves(tuple(tangents)),
-        [inner.input_specs[i] for i in wrt],
+        what, "tangent", trees.leaves(tuple(tangents)), [inner.input_specs[i] for i in wrt]
     )
     results = JvpOp.emit_call(inner.func, *operands, *directions, wrt=wrt, unreachable="zeros")
     count = len(inner.output_specs)
@@ -164,6 +167,17 @@ def _check_arguments(
             )
 
 
+def _float_leaves(fn: Callable[..., Any], inner: Graph, count: int) -> tuple[int, ...]:
+    """Positions of the floating-point tensors among the first `count` inputs."""
+    floats = tuple(i for i in range(count) if is_float(inner.input_specs[i].dtype))
+    if not floats:
+        raise GradientError(
+            f"the derivative of '{function_name(fn)}' expected at least one floating-point "
+            f"argument, got {', '.join(map(str, inner.input_specs[:count])) or 'none'}"
+        )
+    return floats
+
+
 def _matching(what: str, kind: str, leaves: list[Any], specs: list[TensorSpec]) -> list[Tensor]:
     """Cotangents or tangents as tensors of the types they must have; Python numbers take those."""
     tensors = []
@@ -181,8 +195,13 @@ def _positions(
 ) -> tuple[tuple[int, ...], list[Any]]:
     """Leaf positions of the chosen arguments among all leaves, and each argument's structure."""
     counts = [trees.structure(a).num_leaves for a in arguments]
+    if not arguments:
+        raise GradientError(
+            "a gradient expected positional arguments to differentiate by, got none; keyword "
+            "arguments are constants to it"
+        )
     for argument in chosen:
-        if not -len(arguments) <= argument < len(arguments):
+        if not hasattr(argument, "__index__") or not -len(arguments) <= argument < len(arguments):
             raise GradientError(
                 f"argnums expected positions of the {len(arguments)} arguments, got {argument}"
             )

@@ -16,7 +16,7 @@ from ..dialect.base import Op
 from ..dialect.creation import IotaOp
 from ..dialect.mlir import ir
 from ..dialect.shape import BroadcastOp
-from ..dialect.types import TensorSpec, bool_
+from ..dialect.types import TensorSpec, bool_, uint8
 from .linalg import build
 from .linalg.registry import BODIES
 from .linalg.scalar import Scalar, convert, from_index, widened
@@ -195,5 +195,13 @@ class Tree:
         if isinstance(source, Index):
             return from_index(build.loop_index(source.loop), dtype)
         if isinstance(source, Input):
-            return Scalar(elements[source.position], dtype)
+            element = elements[source.position]
+            is_byte = dtype == bool_ and element.type != build.element_type(bool_)
+            return convert(Scalar(element, uint8), bool_) if is_byte else Scalar(element, dtype)
         return scalars[source.op.operation.results[0]]
+
+
+def as_bytes(truth: ir.Value) -> ir.Value:
+    """Truth values as numbers 0 and 1, which the body of a generic takes for them."""
+    element = build.element_type(uint8)
+    return build.elementwise([truth], element, lambda v: convert(Scalar(v, bool_), uint8).value)

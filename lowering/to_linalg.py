@@ -17,8 +17,8 @@ from ..dialect.convolution import ConvOp
 from ..dialect.creation import ConstantOp, IotaOp
 from ..dialect.mlir import func, ir, passmanager
 from ..dialect.shape import BroadcastOp
-from ..dialect.types import TensorSpec
-from .fusion import Fusion, Tree
+from ..dialect.types import TensorSpec, bool_
+from .fusion import Fusion, Tree, as_bytes
 from .linalg import LOWERINGS, build
 from .linalg.registry import BODIES
 from .linalg.shape import extent_of_like
@@ -175,21 +175,22 @@ class FunctionLowering:
 
     def _set_apart(self) -> Callable[[ir.Value], ir.Value]:
         """`value` for what the epilogue of a product reads: results that others read too are not
-        fused into it.
+        fused into it, nor are truth values, which become bytes.
 
         With data tiling, IREE 3.13 packs what an epilogue reads like the product. It does so in the
         dispatch that makes it, also where that has other results and fewer loops (axes collapsed),
-        and then packs wrong numbers.
+        and then packs wrong numbers. It cannot pack truth values ("padding_value").
         """
         apart: dict[ir.Value, ir.Value] = {}
 
         def value(old: ir.Value) -> ir.Value:
             new = self.value(old)
             is_result = old in self.positions and not self._is_product(old)
-            if not is_result or len(list(old.uses)) < 2:
+            is_truth = TensorSpec.from_mlir(old.type).dtype == bool_
+            if not is_truth and not (is_result and len(list(old.uses)) > 1):
                 return new
             if old not in apart:
-                apart[old] = build.fusion_barrier(new)
+                apart[old] = build.fusion_barrier(as_bytes(new) if is_truth else new)
             return apart[old]
 
         return value

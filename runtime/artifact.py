@@ -14,13 +14,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import safetensors
 import safetensors.numpy
 
 from ..dialect import trees
 from ..dialect.control import argument_names, is_public, signature, symbols
-from ..dialect.graph import trace
+from ..dialect.creation import as_array
+from ..dialect.graph import Graph, trace
 from ..dialect.mlir import func, ir
-from ..dialect.types import TensorSpec
+from ..dialect.types import TensorSpec, bfloat16
 from ..errors import ArtifactError
 from ..lowering import pipeline
 from ..lowering.bufferize import donation_pairs
@@ -52,13 +54,45 @@ def export(
     """
     base = base_path(path)
     chosen = find_target(target)
-    graphs = [trace(fn, *specs, name=name) for name, (fn, specs) in functions.items()]
-    if not graphs:
-        raise ArtifactError("export expected at least one function, got none")
+    graphs = _traced(functions)
     weights = _named_arrays(parameters or {})
+    _check_weights(graphs, weights)
     tables = [_describe(g.func, weights, g.out_tree) for g in graphs]
     image = compile_modules([g.module for g in graphs], base.name, chosen)
     return write(base, image, tables, weights, chosen)
+
+
+def _traced(functions: Any) -> list[Graph]:
+    """The graphs of what is to be exported."""
+    if not isinstance(functions, Mapping):
+        raise ArtifactError(
+            "export expected a dict of names and (function, arguments), got "
+            f"{type(functions).__name__}"
+        )
+    if not functions:
+        raise ArtifactError("export expected at least one function, got none")
+    for name, pair in functions.items():
+        if not (isinstance(pair, tuple | list) and len(pair) == 2 and callable(pair[0])):
+            raise ArtifactError(
+                f"export expected a pair (Python function, arguments) as '{name}', got {pair!r:.60}"
+            )
+    return [trace(fn, *specs, name=name) for name, (fn, specs) in functions.items()]
+
+
+def _check_weights(graphs: Sequence[Graph], weights: Mapping[str, np.ndarray]) -> None:
+    """Raise where a weight is no input of a function, or not of its type."""
+    taken = {name for g in graphs for name in g.input_names}
+    for name, array in weights.items():
+        if name not in taken:
+            raise ArtifactError(
+                f"parameter '{name}' expected to be an input of an exported function, which are "
+                f"{', '.join(sorted(taken))}; name it as the function's argument"
+            )
+        got = TensorSpec(array.shape, array.dtype)
+        for g in graphs:
+            for other, spec in zip(g.input_names, g.input_specs, strict=True):
+                if other == name:
+                    check_types(g.name, [name], [spec], [got])
 
 
 def base_path(path: str | pathlib.Path) -> pathlib.Path:
@@ -105,7 +139,7 @@ def write(
     base.parent.mkdir(parents=True, exist_ok=True)
     files = {f"{base.name}.vmfb": image}
     if weights:
-        contiguous = {name: np.ascontiguousarray(array) for name, array in weights.items()}
+        contiguous = {name: np.asarray(array, order="C") for name, array in weights.items()}
         files[f"{base.name}.safetensors"] = safetensors.numpy.save(contiguous)
     manifest = {
         "format": FORMAT,
@@ -121,6 +155,8 @@ def write(
         write_whole(base.parent / name, data)
     path = base.parent / f"{base.name}.json"
     write_whole(path, json.dumps(manifest, indent=1).encode())
+    if not weights:  # those of an artifact that stood here before
+        (base.parent / f"{base.name}.safetensors").unlink(missing_ok=True)
     return path
 
 
@@ -156,9 +192,12 @@ def _named_arrays(parameters: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Arrays under the names that their inputs have: the argument's name and the path in its
     tree.
     """
-    named = {}
+    named: dict[str, np.ndarray] = {}
     for argument, tree in parameters.items():
-        named |= {name: np.asarray(leaf) for name, leaf in trees.named_leaves(argument, tree)}
+        for name, leaf in trees.named_leaves(argument, tree):
+            if name in named:
+                raise ArtifactError(f"two parameters are called '{name}'; rename one of the keys")
+            named[name] = as_array(leaf)
     return named
 
 
@@ -181,7 +220,7 @@ class Artifact:
         self.weights: dict[str, np.ndarray] = {}
         for name, data in files.items():
             if name.endswith(".safetensors"):
-                self.weights = safetensors.numpy.load(data)
+                self.weights = read_safetensors(data)
         self.functions = {f["name"]: f for f in self.manifest["functions"]}
         self._module = Module(files[f"{self.manifest['name']}.vmfb"], self.manifest["driver"])
 
@@ -212,6 +251,30 @@ class Artifact:
         outputs = [_spec(o) for o in about["outputs"]]
         found = self._module.run(name, leaves, [o.dtype for o in outputs])
         return {o["name"]: np.array(v) for o, v in zip(about["outputs"], found, strict=True)}
+
+
+DTYPES = {
+    "F64": np.dtype(np.float64),
+    "F32": np.dtype(np.float32),
+    "F16": np.dtype(np.float16),
+    "BF16": bfloat16,
+    "I64": np.dtype(np.int64),
+    "I32": np.dtype(np.int32),
+    "I16": np.dtype(np.int16),
+    "I8": np.dtype(np.int8),
+    "U32": np.dtype(np.uint32),
+    "U8": np.dtype(np.uint8),
+    "BOOL": np.dtype(np.bool_),
+}
+"""Element types as safetensors names them; its own NumPy loader does not know BF16."""
+
+
+def read_safetensors(data: bytes) -> dict[str, np.ndarray]:
+    """The arrays of a safetensors file by name."""
+    return {
+        name: np.frombuffer(about["data"], DTYPES[about["dtype"]]).reshape(about["shape"])
+        for name, about in safetensors.deserialize(data)
+    }
 
 
 def _spec(entry: dict[str, Any]) -> TensorSpec:

@@ -166,8 +166,14 @@ class Array(np.lib.mixins.NDArrayOperatorsMixin):
         return array.copy() if copy else array
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        if any(isinstance(x, Array) for x in options.get("out") or ()):
+            raise TypeError("an Array cannot be written to; leave `out` away and take the result")
         arrays = [x.numpy() if isinstance(x, Array) else x for x in inputs]
         return getattr(ufunc, method)(*arrays, **options)
+
+    def __reduce__(self) -> Any:
+        """Copies and pickles have memory of their own."""
+        return device_put, (self.numpy(),)
 
     def __getitem__(self, key: Any) -> Any:
         return self.numpy()[key]
@@ -201,6 +207,11 @@ class Array(np.lib.mixins.NDArrayOperatorsMixin):
         if self.is_deleted():
             return f"Array(donated, shape={self.shape}, dtype={self.dtype.name})"
         return f"Array({np.array2string(self.numpy(), separator=', ')}, dtype={self.dtype.name})"
+
+
+IN_PLACE = "add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "pow"
+for _name in IN_PLACE:  # `x += 1` gives the name a new array: this one cannot be written to
+    setattr(Array, f"__i{_name}__", getattr(Array, f"__{_name}__"))
 
 
 def borrow(allocator: Any, array: np.ndarray, keep: list[Any]) -> Any:

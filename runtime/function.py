@@ -5,6 +5,7 @@ are called with.
 
 import functools
 import threading
+import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -42,16 +43,20 @@ def compile(  # noqa: A001 - go.compile
     """Compile a Python function or a graph for a target; the result is called like the function.
 
     The function is traced once for each structure and type of its arguments, which are arrays,
-    numbers, or nested containers of them. Results are `Array`s, which NumPy reads in place. Called
-    in a trace it becomes part of what is traced, so that it can be differentiated and exported.
+    numbers, or nested containers of them. Results are `Array`s, which NumPy reads in place. A
+    compiled Python function called in a trace becomes part of what is traced.
     `donate` lists positions of arguments that the caller gives up: results of the same types are
     written into their storage, without allocating, and the donated arrays cannot be used again.
     With `disk_cache=False` the compiled module is not kept for other processes. Can be used as a
     decorator.
     """
+    if fn is not None and not callable(fn) and not isinstance(fn, Graph):
+        raise ArgumentError(f"expected a function or a Graph to compile, got {fn!r:.60}")
     if fn is None:
         return functools.partial(compile, target=target, donate=donate, disk_cache=disk_cache)
     donated = (donate,) if isinstance(donate, int) else tuple(donate)
+    if not all(isinstance(position, int) for position in donated):
+        raise ArgumentError(f"donate expected positions of arguments, got {donate!r}")
     return CachedFunction(fn, find_target(target), donated, disk_cache)
 
 
@@ -96,6 +101,10 @@ class CachedFunction:
             with self._lock:
                 executable = self._bound.get(key) or self._bind(key, arguments)
         return executable(leaves)
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        """Of a decorated method: with the instance as its first argument."""
+        return self if instance is None else types.MethodType(self, instance)
 
     def trace(self, *specs: Any) -> Graph:
         """The graph for arguments like `specs` (TensorSpec, or arrays that stand for their

@@ -13,7 +13,7 @@ from typing import Any
 import gradopt as go
 import numpy as np
 import pytest
-from gradopt.errors import ArtifactError
+from gradopt.errors import ArgumentError, ArtifactError
 from gradopt.runtime import artifact
 from gradopt.runtime.artifact import Artifact
 from gradopt.tools import bench, run
@@ -170,9 +170,47 @@ def test_nothing_is_half_written(tmp_path: pathlib.Path, monkeypatch: pytest.Mon
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
 
 
-def test_nothing_to_export(tmp_path: pathlib.Path) -> None:
-    with pytest.raises(ArtifactError, match="at least one function, got none"):
-        go.export(tmp_path / "a", {})
+ONES = np.ones((4, 2), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("functions", "parameters", "message"),
+    [
+        ({}, None, "at least one function, got none"),
+        (predict, None, r"expected a dict of names and \(function, arguments\), got function"),
+        ({"f": (predict, 1, 2)}, None, r"a pair \(Python function, arguments\) as 'f', got"),
+        ({"f": (lambda p: p, (ONES,))}, {"q": ONES}, "parameter 'q' expected to be an input of"),
+        ({"f": (lambda p: p, (ONES,))}, {"p": ONES.T}, "expected argument 'p' of type tensor<4x2"),
+        ({"f": (lambda p: p, (ONES,))}, {"p": {"a.b": ONES, "a": {"b": ONES}}}, "two parameters"),
+    ],
+    ids=["nothing", "no dict", "no pair", "another name", "another shape", "one name twice"],
+)
+def test_what_cannot_be_exported(
+    functions: Any, parameters: Any, message: str, tmp_path: pathlib.Path
+) -> None:
+    with pytest.raises((ArtifactError, ArgumentError), match=message):
+        go.export(tmp_path / "a", functions, parameters)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16", "float16", "int8", "uint32", "bool"])
+def test_element_types_of_parameters(dtype: str, tmp_path: pathlib.Path) -> None:
+    w = np.array([[0, 1], [1, 0]]).astype(go.TensorSpec((), dtype).dtype)
+    p = {"w": w, "scale": 2.0, "steps": 3}
+    functions = {"f": (lambda p: (p["w"], p["scale"] * p["steps"]), (p,))}
+    loaded = Artifact(go.export(tmp_path / "a", functions, {"p": p}))
+    assert loaded.weights["p.w"].dtype == w.dtype
+    got, product = loaded.call("f").values()
+    np.testing.assert_array_equal(got, w)
+    assert product == 6
+
+
+def test_export_without_parameters_leaves_none(tmp_path: pathlib.Path) -> None:
+    f = {"f": (lambda p: p + 1, (ONES,))}
+    go.export(tmp_path / "a", f, {"p": ONES})
+    assert (tmp_path / "a.safetensors").exists()
+    go.export(tmp_path / "a", f)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.json", "a.vmfb"]
 
 
 # --- the commands ---------------------------------------------------------------------------------

@@ -282,6 +282,34 @@ def test_jvp_checks_tangents() -> None:
         run_reference(lambda x: go.jvp(go.tanh, (x,), (x.sum(),)), np.ones(2))
 
 
+def test_integers_beside_primals() -> None:
+    """Integers have no gradient and take no tangent: None."""
+    x, i, pick = array(1, 2, 3), np.array([0, 1]), lambda x, i: x[i] ** 2
+    graph = go.trace(lambda x, i: go.vjp(pick, x, i)[1](array(1, 1)), spec(x), spec(i))
+    assert graph.out_tree.num_leaves == 1
+    (g,) = run_reference(lambda x, i: go.vjp(pick, x, i)[1](array(1, 1))[0], x, i)
+    close(g, [2, 4, 0])
+    (_, d) = run_reference(lambda x, i: go.jvp(pick, (x, i), (x, None)), x, i)
+    close(d, [2, 8])
+    for tangents, message in (((x, i), "None for integers and booleans"), (x, "tuple of tangents")):
+        with pytest.raises(GradientError, match=message):
+            go.trace(lambda x, t=tangents: go.jvp(pick, (x, i), t), spec(x))
+    with pytest.raises(GradientError, match="at least one floating-point argument"):
+        go.trace(lambda i: go.vjp(lambda i: i + 1, i)[0], spec(i))
+
+
+def test_stop_gradient_of_a_tree() -> None:
+    def loss(p: Any) -> Any:
+        still = go.stop_gradient({"a": p["a"], "b": (p["b"],)})
+        return (still["a"] * p["b"] + still["b"][0] * p["a"]).sum()
+
+    (ga, gb) = run_reference(
+        lambda a, b: tuple(go.grad(loss)({"a": a, "b": b}).values()), array(2.0), array(3.0)
+    )
+    close(ga, [3])
+    close(gb, [2])
+
+
 def test_derivative_outside_a_graph() -> None:
     with pytest.raises(TraceError, match=r"needs a graph to be added to, and none is being built"):
         go.grad(lambda x: x.sum())(np.ones(2))

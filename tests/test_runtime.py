@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Compiled functions: calls, donation, the cache, errors of the compiler, threads."""
 
+import copy
 import json
 import os
 import pathlib
+import pickle
 import subprocess
 import sys
 import threading
@@ -121,6 +123,25 @@ def test_arguments_that_are_no_arrays(argument: Any, message: str) -> None:
         go.compile(f)(argument)
 
 
+def test_method() -> None:
+    """The instance is an argument like others: it has to be an array or a container of them."""
+
+    class Net:
+        @go.compile
+        def f(self, x: Any) -> Any:
+            return x
+
+    with pytest.raises(ArgumentError, match="an array or number as argument 'self', got Net"):
+        Net().f(f32(2))
+
+
+def test_what_cannot_be_compiled() -> None:
+    with pytest.raises(ArgumentError, match="expected a function or a Graph to compile, got 3"):
+        go.compile(3)
+    with pytest.raises(ArgumentError, match="donate expected positions of arguments, got 'x'"):
+        go.compile(lambda x: x, donate="x")
+
+
 def test_nothing_to_compile() -> None:
     """B01"""
     with pytest.raises(TraceError, match="at least one input to compile, got none in 'empty'"):
@@ -206,6 +227,19 @@ def test_array_behaves_like_numpy() -> None:
     assert f"{go.compile(lambda x: x.sum())(y):.1f}" == "30.0"
     with pytest.raises(ValueError, match="read-only"):
         np.asarray(y)[0, 0] = 1
+    with pytest.raises(TypeError, match="cannot be written to"):
+        np.add(y, 1, out=y)
+    z = y
+    z += 1
+    np.testing.assert_array_equal(z, y + 1)
+
+
+@pytest.mark.parametrize("way", [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+def test_copies_have_their_own_memory(way: Any) -> None:
+    x = go.device_put(np.ones(3, np.float32))
+    y, f = way(x), go.compile(lambda p: p + 1, donate=0)
+    f(f(x))
+    np.testing.assert_array_equal(y, [1, 1, 1])
 
 
 @pytest.mark.parametrize(

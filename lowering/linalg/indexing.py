@@ -51,7 +51,8 @@ def take(op: Any, x: ir.Value, indices: ir.Value) -> ir.Value:
         operands=[table, where, out],
         attributes=_dimension_map([1, 1, 1, 0]),
     ).results[0]
-    found = build.reshape(found, [*build.shape_of(indices), *back])
+    # IREE 3.13 fuses a gather into what reads it, and then reads the wrong rows, or outside.
+    found = build.reshape(build.fusion_barrier(found), [*build.shape_of(indices), *back])
     return permuted(found, _unfronted(op.axis, i_spec.rank, x_spec.rank))
 
 

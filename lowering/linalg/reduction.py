@@ -3,9 +3,9 @@
 row by row.
 
 The forms are those measured in iree-cpu.md and iree-cpu-2.md: a plain generic for rows; columns of
-a tall matrix with few columns in 16 parts; never one scalar out of a matrix in one step, which runs
-on one core. 16-bit floats and integers below 32 bits accumulate in 32 bits. Maxima start from -inf
-and propagate NaN.
+a tall matrix with few columns, and any long axis, in parts; never one scalar out of a matrix in one
+step, which runs on one core. 16-bit floats and integers below 32 bits accumulate in 32 bits. Maxima
+start from -inf and propagate NaN.
 """
 
 import dataclasses
@@ -22,11 +22,16 @@ from . import build, scalar
 from .build import PARALLEL, REDUCTION, Extent
 from .registry import lowers
 from .scalar import Scalar, convert, select
+from .shape import extract
 
 SPLIT = 16
-"""Parts of a column reduction of a tall matrix."""
+"""Least number of parts of a column reduction of a tall matrix."""
 TALL, NARROW = 4096, 128
 """A matrix with at least TALL rows and fewer than NARROW columns has its column reduction split."""
+LONG, LONGEST = 16384, 1024
+"""An axis of more than LONG elements is reduced in parts of about LONGEST: the rounding errors of a
+sum grow with its length.
+"""
 
 Combine = Callable[[Scalar, Scalar], Scalar]
 
@@ -88,18 +93,13 @@ def reduce(
     merged = [build.collapse(v, groups) for v in operands]
     flat_rows = [build.collapse(r, _row_groups(groups, axes)) for r in rows]
     reduced = [g for g, group in enumerate(groups) if group[0] in axes]
-    if _is_tall(merged[0], reduced):
-        whole = _split_columns(merged, flat_rows, dtype, monoid, element)
+    kept_groups = [g for g in range(len(groups)) if g not in reduced]
+    long = max(reduced, key=lambda g: build.static_shape(merged[0])[g])
+    parts = _parts(build.static_shape(merged[0]), long, reduced)
+    if parts > 1:
+        whole = _in_parts(merged, flat_rows, long, parts, reduced, dtype, monoid, element)
     else:
-        whole = _accumulate(
-            merged,
-            flat_rows,
-            [g for g in range(len(groups)) if g not in reduced],
-            reduced,
-            dtype,
-            monoid,
-            element,
-        )
+        whole = _accumulate(merged, flat_rows, kept_groups, reduced, dtype, monoid, element)
     return build.reshape(whole, result_shape)
 
 
@@ -124,28 +124,64 @@ def _row_groups(groups: Sequence[Sequence[int]], axes: Sequence[int]) -> list[li
     return result
 
 
-def _is_tall(x: ir.Value, reduced: Sequence[int]) -> bool:
-    shape = build.static_shape(x)
-    return (
-        list(reduced) == [0]
-        and len(shape) == 2
-        and shape[0] >= TALL
-        and shape[0] % SPLIT == 0
-        and 0 < shape[1] < NARROW
-    )
+def _parts(shape: Sequence[int], axis: int, reduced: Sequence[int]) -> int:
+    """Into how many parts of equal length an axis is split to be reduced, so that all cores have
+    work and rounding errors stay small.
+    """
+    n = shape[axis]
+    is_tall = list(reduced) == [0] and len(shape) == 2 and 0 < shape[1] < NARROW
+    if n >= TALL and n % SPLIT == 0 and is_tall:
+        return SPLIT if n <= SPLIT * TALL else n // LONGEST
+    return pymath.ceil(n / LONGEST) if n > LONG else 1
 
 
-def _split_columns(
+def _in_parts(
     operands: Sequence[ir.Value],
     rows: Sequence[ir.Value],
+    axis: int,
+    parts: int,
+    reduced: Sequence[int],
     dtype: np.dtype,
     monoid: Monoid,
     element: Callable[..., Scalar],
 ) -> ir.Value:
-    tall, columns = build.static_shape(operands[0])
-    parts = [build.expand(v, [[SPLIT, tall // SPLIT], [columns]]) for v in operands]
-    partial = _accumulate(parts, rows, [0, 2], [1], dtype, monoid, element, row_axes=[2])
-    return _accumulate([partial], [], [1], [0], accumulator(dtype), monoid, lambda x: x)
+    """The reduction over `axis` (and the other reduced axes) of parts of equal length, then over
+    the parts, and over what is left behind them.
+    """
+    shape = build.shape_of(operands[0])
+    length = build.static_shape(operands[0])[axis] // parts
+    kept = [a for a in range(len(shape)) if a not in reduced]
+
+    def after(a: int) -> int:  # where an axis stands once `axis` is two
+        return a + (a > axis)
+
+    def piece(start: int, stop: int) -> list[ir.Value]:
+        if (start, stop) == (0, shape[axis]):
+            return list(operands)
+        first = [start if a == axis else 0 for a in range(len(shape))]
+        extents = [stop - start if a == axis else n for a, n in enumerate(shape)]
+        return [extract(v, first, extents, [1] * len(shape)) for v in operands]
+
+    split: list[list[Extent]] = [[parts, length] if a == axis else [n] for a, n in enumerate(shape)]
+    several = [build.expand(v, split) for v in piece(0, parts * length)]
+    partial = _accumulate(
+        several,
+        rows,
+        sorted([axis, *map(after, kept)]),
+        sorted([axis + 1, *(after(a) for a in reduced if a != axis)]),
+        dtype,
+        monoid,
+        element,
+        row_axes=list(map(after, kept)),
+    )
+    place = len([a for a in kept if a < axis])
+    total = reduce([partial], [], [place], accumulator(dtype), monoid)
+    if parts * length == shape[axis]:
+        return total
+    rest = _accumulate(
+        piece(parts * length, shape[axis]), rows, kept, list(reduced), dtype, monoid, element
+    )
+    return map_rows([total, rest], accumulator(dtype), monoid.combine)
 
 
 def _accumulate(
@@ -247,14 +283,15 @@ def mean(op: Any, x: ir.Value) -> ir.Value:
 
 def squared_deviation(x: ir.Value, m: ir.Value, axes: Sequence[int], dtype: np.dtype) -> ir.Value:
     """sum (x - m)^2 over axes, in the accumulator type; the second of two passes."""
-    if len(axes) > 1 and len(axes) == build.rank_of(
-        x
-    ):  # one number in all: flatten, so that m meets every row
-        x = build.collapse(x, [list(axes[:-1]), [axes[-1]]])
-        partial = _accumulate(
-            [x], [m], [0], [1], dtype, SUM, lambda v, c: (v - c) * (v - c), row_axes=[]
-        )
-        return reduce([partial], [], [0], accumulator(dtype), SUM)
+    if len(axes) > 1 and len(axes) == build.rank_of(x):  # one number in all, which meets every row
+        if build.static_shape(x)[-1] > LONG:
+            x, axes = build.collapse(x, [list(axes)]), [0]
+        else:
+            x = build.collapse(x, [list(axes[:-1]), [axes[-1]]])
+            partial = _accumulate(
+                [x], [m], [0], [1], dtype, SUM, lambda v, c: (v - c) * (v - c), row_axes=[]
+            )
+            return reduce([partial], [], [0], accumulator(dtype), SUM)
     return reduce([x], [m], axes, dtype, SUM, lambda v, c: (v - c) * (v - c))
 
 

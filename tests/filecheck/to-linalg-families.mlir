@@ -175,7 +175,8 @@ func.func @joins(%x: !x, %y: !x) -> (tensor<12xf32>, tensor<6x2xf32>) {
 
 // -----
 
-// Positions are brought inside before anything is read or added there.
+// Positions are brought inside before anything is read or added there. What is read is not fused
+// into what uses it.
 
 !t = tensor<10x4xf32>
 !i = tensor<3xi32>
@@ -194,10 +195,11 @@ func.func @indexing(%x: !t, %i: !i, %u: !r) -> (!r, !t) {
 // CHECK:           arith.minsi
 // CHECK:         [[Q:%[a-z0-9_]+]] = tensor.expand_shape [[P]] {{.*}} into tensor<3x1xi32>
 // CHECK:         [[R:%[0-9]+]] = "iree_linalg_ext.gather"([[X]], [[Q]],
+// CHECK:         [[G:%[0-9]+]] = "iree_tensor_ext.compute_barrier.start"([[R]])
 // CHECK:         [[S:%[0-9]+]] = "iree_linalg_ext.scatter"([[U]], [[Q]], [[X]])
 // CHECK:           arith.addf
 // CHECK:           unique_indices = false
-// CHECK:         return [[R]], [[S]]
+// CHECK:         return [[G]], [[S]]
 
 // -----
 
