@@ -188,6 +188,8 @@ class JvpOp(DerivativeOp, name="jvp"):
     def types(
         cls, inputs: list[Any], results: list[Any], by: list[Any], of: list[Any]
     ) -> tuple[list[Any], list[Any]]:
+        if not by:
+            raise cls.error("at least one input to differentiate by", "none")
         return [*inputs, *by], [*results, *of]
 
 
@@ -242,7 +244,10 @@ def argument_names(callee: func.FuncOp) -> list[str]:
     """The inputs' names (attribute gradopt.name), or their positions where they have none."""
     attributes = callee.arg_attrs if callee.attributes and "arg_attrs" in callee.attributes else []
     names = [
-        d["gradopt.name"].value if "gradopt.name" in d else str(i) for i, d in enumerate(attributes)
+        d["gradopt.name"].value
+        if "gradopt.name" in d and isinstance(d["gradopt.name"], ir.StringAttr)
+        else str(i)
+        for i, d in enumerate(attributes)
     ]
     return names or [str(i) for i in range(len(callee.type.inputs))]
 

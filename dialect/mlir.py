@@ -30,7 +30,7 @@ DYNAMIC: int = ir.ShapedType.get_dynamic_size()
 
 
 def diagnostics(error: ir.MLIRError) -> list[Diagnostic]:
-    """What MLIR reported, notes left out."""
+    """What MLIR reported, notes left out; nothing where it failed without a word."""
     return [
         Diagnostic(*place(d.location), d.severity.name.lower(), d.message)
         for d in error.error_diagnostics

@@ -81,7 +81,7 @@ class DigammaOp(Transcendental, name="digamma"):
 
 
 class PolygammaOp(Elementwise, name="polygamma"):
-    """Derivative of digamma of the given order, 1 or more: y = d^order digamma(x) / dx^order.
+    """Derivative of digamma of the given order, 1 to 100: y = d^order digamma(x) / dx^order.
 
     Example: `%y = "gradopt.polygamma"(%x) {order = 1 : i64} : (tensor<4xf32>) -> tensor<4xf32>`
     """
@@ -95,6 +95,8 @@ class PolygammaOp(Elementwise, name="polygamma"):
     def infer(cls, x: TensorSpec, order: int) -> TensorSpec:
         if order < 1:
             raise cls.error("an order of at least 1", order, "order 0 is digamma")
+        if order > 100:
+            raise cls.error("an order of at most 100", order)
         return cls.check(x)
 
     @staticmethod

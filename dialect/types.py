@@ -40,6 +40,11 @@ def is_float(dtype: np.dtype) -> bool:
     return dtype in FLOATS
 
 
+def is_float_type(element: ir.Type) -> bool:
+    """`is_float` for an MLIR type."""
+    return isinstance(element, ir.F64Type | ir.F32Type | ir.F16Type | ir.BF16Type)
+
+
 def is_integer(dtype: np.dtype) -> bool:
     return dtype in INTEGERS
 
@@ -156,6 +161,8 @@ class TensorSpec:
     def from_mlir(kind: ir.Type) -> "TensorSpec":
         if not isinstance(kind, ir.RankedTensorType):
             raise OpError(f"expected a ranked tensor type, got {kind}")
+        if kind.encoding is not None:
+            raise OpError(f"expected a tensor type without an encoding, got {kind}")
         return TensorSpec(
             [None if n == DYNAMIC else n for n in kind.shape], dtype_from_mlir(kind.element_type)
         )

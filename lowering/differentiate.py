@@ -24,7 +24,7 @@ from ..dialect.control import (
 )
 from ..dialect.creation import ones_like, zeros_like
 from ..dialect.mlir import func, ir
-from ..dialect.types import TensorSpec, is_float
+from ..dialect.types import TensorSpec, is_float, is_float_type
 from ..errors import OpError, PassError
 from .inline import callee_of, callees_first, clone_body
 from .passes import failure, gradopt_pass, single_block
@@ -250,16 +250,19 @@ def reverse(
     for op in reversed(ops):
         with Builder(ir.InsertionPoint(block), _derived_location(op)):
             cts = [_total(cotangents.pop(r, [])) for r in op.operation.results]
-        operands = list(op.operation.operands)
-        if all(ct is None for ct in cts) or not any(o in active for o in operands):
+        if all(ct is None for ct in cts) or not any(o in active for o in _read(op)):
             continue
+        operands = list(op.operation.operands)
         fault = _missing_rule(op)
         if fault is None and type(op).vjp is NO_GRADIENT:
             continue
         with Builder(ir.InsertionPoint(block), _derived_location(op)):
             if fault:  # go on as if there were a rule, to find all that have none
                 faults.append((op.location, fault))
-                gradients = [zeros_like(wrap(o)) if o in active else None for o in operands]
+                go_on = [o in active and _is_float_tensor(o.type) for o in operands]
+                gradients = [
+                    zeros_like(wrap(o)) if g else None for o, g in zip(operands, go_on, strict=True)
+                ]
             else:
                 gradients = _apply_rule(op, cts)
         for operand, gradient in zip(operands, gradients, strict=True):
@@ -275,17 +278,32 @@ def reverse(
         ]
 
 
+def _read(op: Any) -> list[ir.Value]:
+    """The values an op depends on: its operands, and what the ops in its regions read."""
+    if not len(op.operation.regions):
+        return list(op.operation.operands)
+    found: list[ir.Value] = []
+
+    def look(inner: ir.Operation) -> ir.WalkResult:
+        found.extend(inner.operands)
+        return ir.WalkResult.ADVANCE
+
+    op.operation.walk(look)
+    return found
+
+
 def _active(ops: list[Any], inputs: list[ir.Value]) -> set[ir.Value]:
-    """Floating-point values that depend on an input."""
+    """Values that depend on an input, but for what ops of the dialect make that is no float."""
     active = set(inputs)
     for op in ops:
-        if any(o in active for o in op.operation.operands):
-            active.update(r for r in op.operation.results if _is_float_tensor(r.type))
+        if any(o in active for o in _read(op)):
+            foreign = not isinstance(op, Op)
+            active.update(r for r in op.operation.results if foreign or _is_float_tensor(r.type))
     return active
 
 
 def _is_float_tensor(kind: ir.Type) -> bool:
-    return isinstance(kind, ir.RankedTensorType) and is_float(TensorSpec.from_mlir(kind).dtype)
+    return isinstance(kind, ir.RankedTensorType) and is_float_type(kind.element_type)
 
 
 def _reached(ops: list[Any], results: list[ir.Value]) -> set[ir.Value]:
@@ -293,7 +311,7 @@ def _reached(ops: list[Any], results: list[ir.Value]) -> set[ir.Value]:
     reached = set(results)
     for op in reversed(ops):
         if any(r in reached for r in op.operation.results):
-            reached.update(op.operation.operands)
+            reached.update(_read(op))
     return reached
 
 

@@ -119,6 +119,7 @@ class Tree:
         self.value = value
         self.inputs: list[tuple[ir.Value, tuple[int, ...]]] = []  # tensors and their loops
         self.nodes: dict[ir.Value, Node] = {}
+        self.likes: list[tuple[ir.Value, int]] = []  # tensors with an axis that a loop runs along
         self.root = self._node(op)
 
     def _node(self, op: Any) -> Node:
@@ -143,7 +144,8 @@ class Tree:
         """The broadcast's operand without the axes that are repeated, and the loops that are the
         others.
         """
-        inner = op.operation.operands[0]
+        inner, *like = op.operation.operands
+        self.likes += [(self.value(l), a) for l in like for a in _taken_from(op, l)]
         owner = None if isinstance(inner.owner, ir.Block) else inner.owner.opview
         if isinstance(owner, IotaOp):
             loop = op.dims[owner.axis]
@@ -199,6 +201,12 @@ class Tree:
             is_byte = dtype == bool_ and element.type != build.element_type(bool_)
             return convert(Scalar(element, uint8), bool_) if is_byte else Scalar(element, dtype)
         return scalars[source.op.operation.results[0]]
+
+
+def _taken_from(op: Any, like: ir.Value) -> list[int]:
+    """The axes of a broadcast whose extents are those of its operand `like`."""
+    unknown = op.unknown(op.x.spec, op.shape, op.dims)
+    return [a for a in unknown if TensorSpec.from_mlir(like.type).shape[a] is None]
 
 
 def as_bytes(truth: ir.Value) -> ir.Value:

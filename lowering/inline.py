@@ -15,9 +15,8 @@ def inline(module: ir.Module) -> None:
     """Replace every call of a function of the module by the function's body."""
     functions = symbols(module)
     for name in callees_first(functions, called):
-        function = functions[name]
-        for op in [] if function.is_external else list(single_block(function).operations):
-            if isinstance(op, func.CallOp) and _has_body(functions, op):
+        for op in calls_in(functions[name]):
+            if _has_body(functions, op):
                 with ir.InsertionPoint(op):
                     callee = functions[callee_of(op)]
                     results = clone_body(functions, callee, list(op.operation.operands))
@@ -58,10 +57,23 @@ def callees_first(
 
 def called(function: func.FuncOp) -> list[str]:
     """The functions that a function calls, last one first."""
+    return [callee_of(op) for op in reversed(calls_in(function))]
+
+
+def calls_in(function: func.FuncOp) -> list[func.CallOp]:
+    """The calls in a function, those in regions of its ops included."""
+    found: list[func.CallOp] = []
     if function.is_external:
-        return []
-    ops = reversed(list(single_block(function).operations))
-    return [callee_of(op) for op in ops if isinstance(op, func.CallOp)]
+        return found
+    single_block(function)
+
+    def look(op: ir.Operation) -> ir.WalkResult:
+        if isinstance(op.opview, func.CallOp):
+            found.append(op.opview)
+        return ir.WalkResult.ADVANCE
+
+    function.operation.walk(look)
+    return found
 
 
 def clone_body(

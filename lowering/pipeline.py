@@ -64,8 +64,6 @@ def parse(text: str) -> tuple[Step, ...]:
     steps = parser.steps()
     if parser.rest:
         raise parser.error("',' or its end")
-    if len(steps) == 1 and steps[0].is_anchor and steps[0].name == MODULE:
-        steps = list(steps[0].nested)
     steps = [s for step in steps for s in _expand(step)]
     for step in steps:
         _check(step)
@@ -138,7 +136,10 @@ class _Parser:
 
 
 def _expand(step: Step) -> Iterator[Step]:
-    if step.name in PIPELINES and not step.is_anchor:
+    if step.is_anchor and step.name == MODULE:
+        for nested in step.nested:
+            yield from _expand(nested)
+    elif step.name in PIPELINES and not step.is_anchor:
         if step.options:
             raise PipelineError(
                 f"pipeline '{step.name}' expected no options, got '{step.options}'; give them to "
@@ -150,6 +151,8 @@ def _expand(step: Step) -> Iterator[Step]:
 
 
 def _check(step: Step) -> None:
+    for anchor in (s for s in _walk(step) if s.is_anchor and s.name in {*PASSES, *PIPELINES}):
+        raise PipelineError(f"pass '{anchor.name}' expected no nested passes, got '{anchor}'")
     if step.name in PASSES:
         PASSES[step.name].parse_options(split_options(step.options))
         return
@@ -161,7 +164,7 @@ def _check(step: Step) -> None:
         with ir.Context():
             passmanager.PassManager.parse(f"{MODULE}({step})")
     except ValueError as error:
-        reason = str(error).splitlines()[0].split("error: ")[-1]
+        reason = str(error).splitlines()[0].split("error: ")[-1].strip() or "malformed options"
         close = difflib.get_close_matches(step.name, [*PASSES, *PIPELINES], 1)
         hint = f"did you mean '{close[0]}'? " if close else ""
         raise PipelineError(

@@ -34,6 +34,7 @@ def to_linalg(module: ir.Module) -> None:
     signless.
     """
     module.operation.context.allow_unregistered_dialects = True  # for IREE's own ops
+    _check_places(module)
     for function in symbols(module).values():
         if not function.is_external:
             FunctionLowering(function).run()
@@ -41,6 +42,23 @@ def to_linalg(module: ir.Module) -> None:
         clean = "builtin.module(resolve-shaped-type-result-dims,canonicalize,cse)"
         passmanager.PassManager.parse(clean).run(module.operation)
         module.operation.walk(_look_through_barriers)
+
+
+def _check_places(module: ir.Module) -> None:
+    """Raise for ops of the dialect in regions and nested modules, which are not lowered."""
+    inside: list[tuple[ir.Location, str]] = []
+
+    def look(op: ir.Operation) -> ir.WalkResult:
+        if isinstance(op.opview, Op):
+            outer = op.parent.operation
+            if outer.name != "func.func" or outer.parent != module.operation:
+                expected = "expected to stand in a function of the outermost module"
+                inside.append((op.location, f"'{op.name}' op {expected}, got it in '{outer.name}'"))
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(look)
+    if inside:
+        raise failure(inside)
 
 
 def _look_through_barriers(op: ir.Operation) -> ir.WalkResult:
@@ -151,7 +169,10 @@ class FunctionLowering:
         is_epilogue = any(map(self._is_product, self.fusion.reads[op.operation.results[0]]))
         tree = Tree(op, self.fusion, self._set_apart() if is_epilogue else self.value)
         loops = list(range(result.rank))
-        out = build.empty(self._extents(tree, result), build.element_type(result.dtype))
+        extents = self._extents(tree, result)
+        for like, axis in tree.likes:
+            build.agree(extents[axis], build.extent(like, axis))
+        out = build.empty(extents, build.element_type(result.dtype))
         kinds = [build.PARALLEL] * result.rank
         value = build.generic(tree.inputs, [(out, loops)], kinds, tree.body)[0]
         apart = op.operation.results[0] in self.fusion.cut or self._would_escape_twice(op)

@@ -260,8 +260,13 @@ def test_compile_prints_stages(
         (STEP.replace("gradopt.sum", "gradopt.sun"), 1, r"bad\.mlir:3:8: error: .* did you mean"),
         (STEP.replace("dense<0.25> : tensor<3xf32>", "dense<0.25> : tensor<2xf32>"), 1,
          r"bad\.mlir:12:11: error: 'gradopt.constant' op expected result type tensor<2xf32>"),
+        ("func.func @f(%i: index) { return }", 1, "@f to take and return tensors, got index"),
+        ("func.func @__f() { return }", 1, "a name that does not start with __, got @__f"),
+        ("func.func @f() { return } func.func private @g()", 1, "@g to have a body, got a decl"),
+        ("func.func @f() { gradopt.exp }", 1, "expected MLIR text or bytecode"),
     ],
-    ids=["missing", "syntax", "private", "unknown op", "wrong shape"],
+    ids=["missing", "syntax", "private", "unknown op", "wrong shape", "index", "name",
+         "declaration", "custom form"],
 )  # fmt: skip
 def test_compile_says_what_is_wrong(
     text: str | None,
@@ -289,8 +294,11 @@ def test_compile_says_what_is_wrong(
             "--input expected a .npy file or SHAPExDTYPE=VALUE .* got '2xthree=1'",
         ),
         (["net-1.5", "predict", "--input", "none.npy"], "none.npy"),
+        (["net-1.5", "predict", "--input", __file__], "the magic string is not correct"),
+        (["net-1.5", "predict", "--input", "2xint8=300"], "integers that fit int8"),
+        (["net-1.5", "predict", "--input", "2x3xfloat32=1", "--output", __file__], "File exists"),
     ],
-    ids=["artifact", "function", "count", "shape", "text", "file"],
+    ids=["artifact", "function", "count", "shape", "text", "file", "other file", "fit", "folder"],
 )
 def test_run_says_what_is_wrong(
     arguments: list[str],

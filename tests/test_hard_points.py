@@ -223,6 +223,19 @@ UNKNOWN: dict[
         (row([1], [-1]), SIX[None]),
         np.stack([SIX, 0 * SIX]),
     ),
+    "extent of another": (
+        lambda y, z: go.ones((1,)).broadcast_to((N,), like=(y,)) + z,
+        [(N,), (N,)],
+        (SIX, SIX),
+        SIX + 1,
+    ),
+    "extent of another that differs": (
+        lambda y, z: go.ones((1,)).broadcast_to((N,), like=(y,)) + z,
+        [(N,), (N,)],
+        (SIX, SIX[:2]),
+        MISFIT,
+    ),
+    "barrier": (go.optimization_barrier, [(N,)], (SIX,), SIX),
     "nothing": (lambda x: x + 1.0, [(N,)], (SIX[:0],), SIX[:0]),
     "gradient": (
         go.grad(lambda x: x.square().mean()),

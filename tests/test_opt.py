@@ -261,6 +261,10 @@ def test_verify_diagnostics(run: Run) -> None:
     missing = run("--verify-diagnostics", text=f"{comment}{NEGATIONS}")
     message = 'expected error "expected operands of one type" was not produced'
     assert missing == (1, "", f"<stdin>:2: error: {message}\n")
+    twice = "  // expected-error@+1 {{one type}} expected-error@+1 {{operands}}\n"
+    missing = run("--verify-diagnostics", text=f"{first}\n{twice}{rest}")
+    message = 'expected error "operands" was not produced'
+    assert missing == (1, "", f"<stdin>:3: error: {message}\n")
     surprising = run("--verify-diagnostics", text=WRONG_SHAPE)
     first, second = surprising.err.splitlines()
     assert surprising.status == 1
@@ -345,6 +349,16 @@ def test_syntax_error(run: Run) -> None:
     done = run(text=NEGATIONS.replace("return %1", "return %2"))
     fault = "<stdin>:4:10: error: use of undeclared SSA value name\n"
     assert done == (1, "", f"{fault}  return %2 : tensor<3xf32>\n         ^\n")
+
+
+@pytest.mark.parametrize("use", ["%1 = gradopt.neg %0 :", "gradopt.neg(%0) :", "  gradopt.neg"])
+def test_custom_form(run: Run, use: str) -> None:
+    """MLIR refuses it without a word."""
+    done = run(text=f"{NEGATIONS}func.func @g(%0: tensor<3xf32>) {{\n{use} tensor<3xf32>\n}}\n")
+    line, column = NEGATIONS.count("\n") + 2, use.index("gradopt") + 1
+    expected = 'expected an op in generic form, "gradopt.neg"(...) {...} : (...) -> ..., got'
+    assert (done.status, done.out) == (1, "")
+    assert done.err.startswith(f"<stdin>:{line}:{column}: error: {expected} 'gradopt.neg'")
 
 
 def test_location_in_another_file(run: Run) -> None:
@@ -478,6 +492,12 @@ MISUSED = {
 def test_unknown_pass_or_option(run: Run, flag: str) -> None:
     """Passes and options that do not exist, values that do not fit, passes at the wrong place."""
     assert run(flag, text=NEGATIONS) == (2, "", f"gradopt-opt: error: {MISUSED[flag]}\n")
+
+
+def test_pass_that_nests_passes(run: Run) -> None:
+    done = run("--pass-pipeline=gradopt-simplify(cse)", text=NEGATIONS)
+    expected = "pass 'gradopt-simplify' expected no nested passes, got 'gradopt-simplify(cse)'"
+    assert done == (2, "", f"gradopt-opt: error: {expected}\n")
 
 
 def test_options_of_a_pipeline_name(run: Run) -> None:

@@ -10,6 +10,7 @@ from ..dialect.control import is_public, symbols
 from ..dialect.mlir import ir
 from ..errors import CompileError, Diagnostic, PassError
 from ..lowering import pipeline
+from ..lowering.passes import failure
 from ..lowering.target import TARGETS, target
 from ..runtime.artifact import base_path, compile_modules, describe, write
 from .source import Source, read
@@ -24,7 +25,10 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="gradopt-compile", description=DESCRIPTION)
     parser.add_argument("input", help="a file of MLIR text or bytecode; - for stdin")
     parser.add_argument(
-        "-o", dest="output", help="the .vmfb to write (default: the input's name with .vmfb)"
+        "-o",
+        dest="output",
+        help="the .vmfb to write (default: the input's name with .vmfb), or the text with --emit "
+        "(default: stdout)",
     )
     parser.add_argument(
         "--target", default="cpu", choices=TARGETS, help="what to compile for (default: cpu)"
@@ -44,6 +48,11 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     try:
         return _compile(source, options)
+    except OSError as error:
+        reason = error.strerror
+        path = options.output or options.input
+        print(f"gradopt-compile: error: cannot write '{path}': {reason}", file=sys.stderr)
+        return 2
     except PassError as error:
         for fault in error.diagnostics:
             print(source.named(fault), file=sys.stderr)
@@ -55,11 +64,9 @@ def main(argv: list[str] | None = None) -> int:
 def _compile(source: Source, options: argparse.Namespace) -> int:
     with new_context():
         module = source.parse()
-        if not any(map(is_public, symbols(module).values())):
-            missing = "expected a public function to compile, got none"
-            raise PassError([Diagnostic(source.name, 1, 1, "error", missing)])
+        _check(module, source.name)
         if options.emit != "vmfb":
-            _print_stage(module, options.emit)
+            _print_stage(module, options)
             return 0
         output = _base(options.output or options.input)
         chosen = target(options.target)
@@ -70,18 +77,43 @@ def _compile(source: Source, options: argparse.Namespace) -> int:
     return 0
 
 
+def _check(module: ir.Module, name: str) -> None:
+    """Raise for what cannot become an artifact."""
+    functions = symbols(module).values()
+    if not any(map(is_public, functions)):
+        missing = "expected a public function to compile, got none"
+        raise PassError([Diagnostic(name, 1, 1, "error", missing)])
+    faults = []
+    for function in functions:
+        symbol, where = function.name.value, function.location
+        types = [*function.type.inputs, *function.type.results]
+        other = [str(t) for t in types if not isinstance(t, ir.RankedTensorType)]
+        if function.is_external:
+            faults.append((where, f"expected @{symbol} to have a body, got a declaration"))
+        elif symbol.startswith("__"):
+            faults.append((where, f"expected a name that does not start with __, got @{symbol}"))
+        elif is_public(function) and other:
+            faults.append((where, f"expected @{symbol} to take and return tensors, got {other[0]}"))
+    if faults:
+        raise failure(faults)
+
+
 def _base(name: str) -> pathlib.Path:
     """Where the artifact goes: `a/model.mlir` and `a/model.vmfb` are `a/model`."""
     path = base_path("model" if name == "-" else name)
     return path.with_suffix("") if path.suffix in (".mlir", ".mlirbc") else path
 
 
-def _print_stage(module: ir.Module, stage: str) -> None:
+def _print_stage(module: ir.Module, options: argparse.Namespace) -> None:
     for name, passes in pipeline.STAGES.items():
         pipeline.run(module, passes)
-        if name == stage:
+        if name == options.emit:
             break
-    print(module.operation.get_asm())
+    text = module.operation.get_asm()
+    if options.output in (None, "-"):
+        print(text)
+    else:
+        pathlib.Path(options.output).write_text(text + "\n")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import sys
 from ..errors import Diagnostic
 
 COMMENT = re.compile(
-    r"//\s*expected-(error|warning|note|remark)\s*(@[-+]?\d+|@above|@below)?\s*\{\{(.*?)\}\}"
+    r"expected-(error|warning|note|remark)\s*(@[-+]?\d+|@above|@below)?\s*\{\{(.*?)\}\}"
 )
 
 
@@ -22,9 +22,10 @@ class Expected:
     severity: str
     text: str
 
-    def matches(self, fault: Diagnostic) -> bool:
+    def matches(self, fault: Diagnostic, name: str) -> bool:
         return (
-            fault.line == self.line
+            fault.file == name
+            and fault.line == self.line
             and fault.severity == self.severity
             and self.text in fault.message
         )
@@ -36,7 +37,8 @@ def expectations(text: str) -> list[Expected]:
     """
     found = []
     for number, line in enumerate(text.split("\n"), 1):
-        for severity, where, message in COMMENT.findall(line):
+        comment = line.partition("//")[2]
+        for severity, where, message in COMMENT.findall(comment):
             offset = {"": 0, "@above": -1, "@below": 1}.get(where)
             found.append(
                 Expected(number + (int(where[1:]) if offset is None else offset), severity, message)
@@ -45,9 +47,16 @@ def expectations(text: str) -> list[Expected]:
 
 
 def check_expected(text: str, name: str, faults: list[Diagnostic]) -> int:
-    """0 if the faults are exactly those expected, else 1 with each difference on stderr."""
-    missing = [e for e in expectations(text) if not any(e.matches(f) for f in faults)]
-    surprising = [f for f in faults if not any(e.matches(f) for e in expectations(text))]
+    """0 if the faults are exactly those expected, each by one comment, else 1 with each difference
+    on stderr.
+    """
+    missing, surprising = [], list(faults)
+    for e in expectations(text):
+        match = next((f for f in surprising if e.matches(f, name)), None)
+        if match:
+            surprising.remove(match)
+        else:
+            missing.append(e)
     for e in missing:
         print(
             f'{name}:{e.line}: error: expected {e.severity} "{e.text}" was not produced',

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ..dialect.types import as_dtype
+from ..dialect.creation import as_array
+from ..dialect.types import as_dtype, is_float
 from ..errors import ArgumentError, GradoptError
 from ..runtime.artifact import Artifact
 from .tables import Table, print_table
@@ -40,10 +41,10 @@ def main(argv: list[str] | None = None) -> int:
             return print_table(_functions(artifact), options.json)
         inputs = [_array(text) for text in options.input]
         results = artifact.call(options.function, *inputs)
-    except (GradoptError, OSError, ValueError) as error:
+        _show(results, options)
+    except (GradoptError, OSError) as error:
         print(f"gradopt-run: error: {error}", file=sys.stderr)
         return 1
-    _show(results, options)
     return 0
 
 
@@ -70,13 +71,14 @@ def _type(entry: dict[str, Any]) -> str:
 
 def _array(text: str) -> np.ndarray:
     """A .npy file's array, or one made from SHAPExDTYPE=VALUE."""
-    if "=" not in text:
-        return np.load(text)
-    kind, value = text.split("=", 1)
+    kind, equals, value = text.partition("=")
     *extents, dtype = kind.split("x")
     try:
-        return np.full([int(n) for n in extents], float(value)).astype(as_dtype(dtype))
-    except ValueError as error:
+        if not equals:
+            return np.lib.format.read_array(open(text, "rb"))
+        number = float(value) if is_float(as_dtype(dtype)) else int(value)
+        return np.broadcast_to(as_array(number, dtype), [int(n) for n in extents])
+    except (ValueError, EOFError) as error:
         raise ArgumentError(
             f"--input expected a .npy file or SHAPExDTYPE=VALUE such as 4x8xfloat32=0, got "
             f"'{text}': {error}"

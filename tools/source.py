@@ -51,7 +51,21 @@ class Source:
         try:
             return ir.Module.parseFile(self.path) if self.path else ir.Module.parse(self.data)
         except ir.MLIRError as error:
-            raise PassError([self.named(d) for d in diagnostics(error)]) from None
+            found = diagnostics(error) or [self._unparsed()]
+            raise PassError([self.named(d) for d in found]) from None
+
+    def _unparsed(self) -> Diagnostic:
+        """The fault of an input that MLIR refuses without a word, as it does custom syntax for an
+        op whose dialect has none.
+        """
+        for number, line in enumerate(self.text.split("\n"), 1):
+            if custom := re.match(r"(\s*(?:%[^=]*=\s*)?)(gradopt\.\w+)", line):
+                message = (
+                    f'expected an op in generic form, "{custom[2]}"(...) {{...}} : (...) -> ..., '
+                    f"got '{custom[2]}' without quotes"
+                )
+                return Diagnostic(self.name, number, len(custom[1]) + 1, "error", message)
+        return Diagnostic(self.name, 1, 1, "error", "expected MLIR text or bytecode")
 
     def named(self, fault: Diagnostic) -> Diagnostic:
         """The fault with the input's name, which MLIR knows as '-', and what may be meant."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ...dialect.mlir import DYNAMIC, arith, cf, ir, linalg, location, tensor
-from ...dialect.types import MLIR_NAMES, TensorSpec
+from ...dialect.types import MLIR_NAMES, TensorSpec, is_float_type
 
 Extent = int | ir.Value
 DISAGREE = "unknown extents differ at"
@@ -43,10 +43,6 @@ def lowered_type(spec: TensorSpec) -> ir.Type:
 
 def element_of(value: ir.Value) -> ir.Type:
     return ir.RankedTensorType(value.type).element_type
-
-
-def is_float_type(element: ir.Type) -> bool:
-    return isinstance(element, ir.F64Type | ir.F32Type | ir.F16Type | ir.BF16Type)
 
 
 # --- scalars and extents --------------------------------------------------------------------------
@@ -235,7 +231,11 @@ def elementwise(
 
 
 def barrier(value: ir.Value) -> ir.Value:
-    """`value`, which IREE does not fuse, merge or recompute across this point."""
+    """`value`, which IREE does not fuse, merge or recompute across this point. IREE cannot compile
+    one of unknown extents: those are only not fused.
+    """
+    if DYNAMIC in static_shape(value):
+        return fusion_barrier(value)
     return ir.Operation.create(
         "util.optimization_barrier", results=[value.type], operands=[value]
     ).results[0]

@@ -136,3 +136,44 @@ func.func @f(%x: !v) -> !v {
   %r:2 = call_indirect %f(%x, %x) : !dv
   return %r#1 : !v
 }
+
+// -----
+
+// A path through numbers that are no tensors is a path.
+
+!s = tensor<f32>
+
+func.func private @f(%x: !s) -> !s {
+  %e = tensor.extract %x[] : !s
+  // expected-error@+1 {{'tensor.from_elements' op expected a gradient rule, got none}}
+  %t = tensor.from_elements %e : !s
+  %y = "gradopt.add"(%t, %x) : (!s, !s) -> !s
+  return %y : !s
+}
+
+func.func @through_numbers(%x: !s) -> !s {
+  %f = "gradopt.vjp"() {callee = @f, wrt = array<i64: 0>} : () -> ((!s, !s) -> (!s, !s))
+  %r:2 = call_indirect %f(%x, %x) : (!s, !s) -> (!s, !s)
+  return %r#1 : !s
+}
+
+// -----
+
+// So is one through what the regions of an op read.
+
+!v = tensor<3xf32>
+
+func.func private @f(%x: !v, %t: tensor<i1>) -> !v {
+  %c = tensor.extract %t[] : tensor<i1>
+  // expected-error@+1 {{'scf.if' op expected a gradient rule, got none}}
+  %r = scf.if %c -> (!v) { scf.yield %x : !v } else { scf.yield %x : !v }
+  %y = "gradopt.mul"(%r, %x) : (!v, !v) -> !v
+  return %y : !v
+}
+
+func.func @through_regions(%x: !v, %c: tensor<i1>) -> !v {
+  %f = "gradopt.vjp"() {callee = @f, wrt = array<i64: 0>}
+      : () -> ((!v, tensor<i1>, !v) -> (!v, !v))
+  %r:2 = call_indirect %f(%x, %c, %x) : (!v, tensor<i1>, !v) -> (!v, !v)
+  return %r#1 : !v
+}

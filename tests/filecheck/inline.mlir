@@ -90,3 +90,29 @@ func.func @stays(%x: !v) -> !v {
 // CHECK-NEXT:    [[R:%[0-9]+]]:2 = call_indirect [[F]]([[X]], [[X]])
 // CHECK-NEXT:    [[Y:%[0-9]+]] = call @elsewhere([[R]]#1)
 // CHECK-NEXT:    return [[Y]]
+
+// -----
+
+// Calls in regions, too.
+
+!v = tensor<3xf32>
+
+func.func private @inner(%x: !v) -> !v {
+  %0 = "gradopt.sin"(%x) : (!v) -> !v
+  return %0 : !v
+}
+
+func.func @in_a_region(%x: !v, %c: i1) -> !v {
+  %r = scf.if %c -> (!v) {
+    %y = func.call @inner(%x) : (!v) -> !v
+    scf.yield %y : !v
+  } else {
+    scf.yield %x : !v
+  }
+  return %r : !v
+}
+
+// CHECK-LABEL: func.func @in_a_region(
+// CHECK:         scf.if
+// CHECK-NEXT:      [[Y:%[0-9]+]] = "gradopt.sin"
+// CHECK-NEXT:      scf.yield [[Y]]

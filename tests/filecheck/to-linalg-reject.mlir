@@ -19,3 +19,28 @@ func.func @not_expanded(%x: !v) -> !v {
   %s:2 = call_indirect %g(%x, %r#1) : !dv
   return %s#1 : !v
 }
+
+// -----
+
+// Ops in regions and in nested modules are not lowered.
+
+!v = tensor<3xf32>
+
+func.func @in_a_region(%x: !v, %c: i1) -> !v {
+  %r = scf.if %c -> (!v) {
+    // expected-error@+1 {{'gradopt.sin' op expected to stand in a function of the outermost module, got it in 'scf.if'}}
+    %y = "gradopt.sin"(%x) : (!v) -> !v
+    scf.yield %y : !v
+  } else {
+    scf.yield %x : !v
+  }
+  return %r : !v
+}
+
+module @inner {
+  func.func @in_a_module(%x: tensor<3xf32>) -> tensor<3xf32> {
+    // expected-error@+1 {{'gradopt.cos' op expected to stand in a function of the outermost module, got it in 'func.func'}}
+    %y = "gradopt.cos"(%x) : (tensor<3xf32>) -> tensor<3xf32>
+    return %y : tensor<3xf32>
+  }
+}
