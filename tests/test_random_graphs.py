@@ -30,7 +30,7 @@ SETTINGS = settings(
 )
 
 INPUTS = [(3, 4), (4,), (2, 3, 4), ()]
-"""Shapes of the four arguments of every program."""
+"""Shapes of the four floating-point arguments of every program."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,6 +189,26 @@ def take(n: Any, x: Any, k: int) -> Any:
 
 
 @op(1)
+def rows(n: Any, x: Any, ids: Any, k: int) -> Any:
+    """Rows at positions that are an argument."""
+    axis = axis_of(x, k) if x.ndim else 0
+    return n.take(x, ids % x.shape[axis], axis=axis) if x.ndim and x.shape[axis] else None
+
+
+@op(1)
+def add_to_rows(n: Any, x: Any, ids: Any, k: int) -> Any:
+    """Some rows of x added to others, some of them more than once."""
+    if not (x.ndim and x.shape[0]):
+        return None
+    at, updates = ids % x.shape[0], n.tanh(n.take(x, (ids + k) % x.shape[0], axis=0))
+    return x.at[at].add(updates) if n is jnp else go.scatter_add(x, at, updates)
+
+
+INDEXED = ("rows", "add_to_rows")
+"""Ops that are given the positions, the fifth argument of every program."""
+
+
+@op(1)
 def pad(n: Any, x: Any, k: int) -> Any:
     width = [(k % 2, 1 if a == 0 else 0) for a in range(x.ndim)]
     return n.pad(x, width) if x.ndim else None
@@ -228,9 +248,10 @@ def program(n: Any, todo: list[Step]) -> Callable[..., Any]:
     """The loss of a program, with its last three values beside it."""
 
     def run(*inputs: Any) -> Any:
-        values = list(inputs)
+        *values, ids = inputs
         for step in todo:
             operands = [values[-1 - i % len(values)] for i in step.operands]
+            operands += [ids] if step.name in INDEXED else []
             result = OPS[step.name][1](n, *operands, step.number)
             if result is not None and result.size < 3000:
                 values.append(result)
@@ -254,7 +275,8 @@ def differentiated(n: Any, todo: list[Step]) -> Callable[..., Any]:
 
 def arguments() -> list[np.ndarray]:
     rng = np.random.default_rng(6)
-    return [np.asarray(rng.uniform(-1.5, 1.5, shape)) for shape in INPUTS]
+    floats = [np.asarray(rng.uniform(-1.5, 1.5, shape)) for shape in INPUTS]
+    return [*floats, np.array([3, 0, 5, 1, 5], np.int32)]
 
 
 @SETTINGS
@@ -301,7 +323,7 @@ def test_iree_agrees_with_reference_and_jax(todo: list[Step]) -> None:
     want = flat(differentiated(jnp, todo)(*xs))
     reference = run_reference(differentiated(go, todo), *xs)
     compiled = go.compile(differentiated(go, todo), disk_cache=False)
-    got = flat(compiled(*(x.astype(np.float32) for x in xs)))
+    got = flat(compiled(*(x.astype(np.float32) for x in xs[:-1]), xs[-1]))
     for a, b, c in zip(got, want, reference, strict=True):
         assert (a.shape, a.dtype) == (b.shape, np.float32)
         np.testing.assert_allclose(c, b, rtol=1e-9, atol=1e-11)
