@@ -136,11 +136,11 @@ class DerivativeOp(Op):
         module = self.operation.parent
         while module.name != "builtin.module":
             module = module.parent.operation
-        if self.callee not in (functions := symbols(module)):
-            raise self.error(
-                f"a function out of {', '.join('@' + f for f in functions)}", f"@{self.callee}"
-            )
-        return functions[self.callee]
+        table = ir.SymbolTable(module)
+        if self.callee in table and isinstance(table[self.callee], func.FuncOp):
+            return table[self.callee]
+        names = ", ".join(f"@{name}" for name in symbols(module))
+        raise self.error(f"a function out of {names}", f"@{self.callee}")
 
     def verify_invariants(self) -> bool:
         """Called by MLIR's verifier: the result must be the function type that `infer` says."""
