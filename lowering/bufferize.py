@@ -12,7 +12,7 @@ memory.
 from collections.abc import Iterable
 
 from ..dialect.control import is_public, symbols
-from ..dialect.mlir import arith, func, ir
+from ..dialect.mlir import func, ir
 from .linalg import build
 from .passes import failure, gradopt_pass, single_block
 
@@ -56,7 +56,7 @@ def separate_results(function: func.FuncOp) -> None:
     with ir.InsertionPoint(terminator), terminator.location:
         for i, value in enumerate(list(terminator.operands)):
             if (stored := storage_of(value)) in seen:
-                terminator.operands[i] = copied(value)
+                terminator.operands[i] = build.copied(value)
             seen.add(stored)
 
 
@@ -65,26 +65,6 @@ def storage_of(value: ir.Value) -> ir.Value:
     while not isinstance(value.owner, ir.Block) and value.owner.name in VIEWS:
         value = value.owner.operands[0]
     return value
-
-
-def copied(value: ir.Value) -> ir.Value:
-    """A copy that IREE does not see through: each element is chosen by a number that is 0, which
-    IREE is kept from knowing.
-    """
-    i32 = ir.IntegerType.get_signless(32)
-    zero = build.barrier(build.fill(0, [1], i32))
-    axes = list(range(build.rank_of(value)))
-    element = build.element_of(value)
-    constant_axis = ir.AffineExpr.get_constant(0)
-
-    def body(x: ir.Value, number: ir.Value, _: ir.Value) -> list[ir.Value]:
-        is_zero = arith.cmpi(arith.CmpIPredicate.eq, number, build.number(0, i32))
-        return [arith.select(is_zero, x, build.number(0, element))]
-
-    out = build.empty(build.shape_of(value), element)
-    return build.generic(
-        [(value, axes), (zero, [constant_axis])], [(out, axes)], [build.PARALLEL] * len(axes), body
-    )[0]
 
 
 def tie_donated(function: func.FuncOp) -> None:

@@ -271,6 +271,34 @@ float64, since NumPy's own float32 sums over columns are far off.
 """
 
 
+def scatter_rows() -> dict[str, Row]:
+    """Rows are added to a table that others read, too."""
+
+    def beside(use: Callable[..., Any]) -> Callable[..., Any]:
+        def fn(x: Any, i: Any, u: Any) -> Any:
+            table = go.exp(x)
+            # the constant result has IREE run what does not depend on each other side by side
+            return go.zeros((3, 4)), use(table), go.scatter_add(table, i, u), go.zeros(())
+
+        return fn
+
+    uses = {
+        "sum": lambda t: t.sum((0, 1)),
+        "itself": lambda t: t,
+        "shape": lambda t: t.reshape(-1),
+        "product": lambda t: t.reshape(t.shape[0], -1) @ t.reshape(t.shape[0], -1).T,
+        "rows": lambda t: go.take(t, np.array([1, 1, 0]), axis=0),
+        "another scatter": lambda t: go.scatter_add(t, np.array([0]), go.ones((1, *t.shape[1:]))),
+    }
+    return {
+        f"rows added to {n}, {name}": Row(
+            beside(use), (f32(n, *m), np.array([1, 0, 1], np.int32), f32(3, *m)), 1e-5
+        )
+        for n, m in ((2, (3, 4)), (50, (3, 8)))
+        for name, use in uses.items()
+    }
+
+
 def long_rows() -> dict[str, Row]:
     """Sums over many elements, which grow inexact when they are taken one after the other."""
     flat, one = np.full(200_003, 0.1, np.float32), np.linspace(9, 11, 100_001, dtype=np.float32)
@@ -390,6 +418,7 @@ ROWS = (
     | contraction_rows()
     | epilogue_rows()
     | gather_rows()
+    | scatter_rows()
     | long_rows()
     | mask_rows()
     | {f"join {name}": Row(fn, (f32(5),), 1e-6) for name, fn in COLUMNS.items()}

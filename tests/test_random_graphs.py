@@ -301,6 +301,7 @@ def found(*todo: tuple[str, tuple[int, ...], int]) -> Any:
 @pytest.mark.compiler
 @SETTINGS
 @given(steps())
+@found(("take", (1,), 0), ("add", (0, 2), 0), ("add", (2, 3), 0), ("add", (0, 0), 0))
 @found(("bend", (0,), 0), ("pick", (2,), 0), ("div", (3, 4), 0), ("matmul", (1, 4), 0))
 @found(("bend", (3,), 4), ("exp", (4,), 3), ("softplus", (2,), 0), ("flatten", (5,), 0))
 @found(

@@ -257,6 +257,26 @@ def read_at(value: ir.Value) -> ir.Value:
     return fusion_barrier(value)
 
 
+def copied(value: ir.Value) -> ir.Value:
+    """A copy that IREE does not see through: each element is chosen by a number that is 0, which
+    IREE is kept from knowing.
+    """
+    i32 = ir.IntegerType.get_signless(32)
+    zero = barrier(fill(0, [1], i32))
+    axes = list(range(rank_of(value)))
+    element = element_of(value)
+    constant_axis = ir.AffineExpr.get_constant(0)
+
+    def body(x: ir.Value, found: ir.Value, _: ir.Value) -> list[ir.Value]:
+        is_zero = arith.cmpi(arith.CmpIPredicate.eq, found, number(0, i32))
+        return [arith.select(is_zero, x, number(0, element))]
+
+    out = empty(shape_of(value), element)
+    return generic(
+        [(value, axes), (zero, [constant_axis])], [(out, axes)], [PARALLEL] * len(axes), body
+    )[0]
+
+
 # --- shapes ---------------------------------------------------------------------------------------
 
 

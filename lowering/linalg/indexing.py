@@ -9,14 +9,20 @@ Rows are read by `iree_linalg_ext.gather` and added by `iree_linalg_ext.scatter`
 from collections.abc import Sequence
 from typing import Any
 
+from ...dialect.control import OptimizationBarrierOp, StopGradientOp
+from ...dialect.creation import ConstantOp
 from ...dialect.indexing import ScatterAddOp, TakeOp
 from ...dialect.mlir import ir
+from ...dialect.shape import ReshapeOp, TransposeOp
 from ...dialect.types import TensorSpec, float32, int32, int64, is_narrow
 from . import build
 from .reduction import rounded
 from .registry import lowers
 from .scalar import Scalar, convert, maximum, minimum, select
 from .shape import permuted
+
+VIEWS = (ReshapeOp, TransposeOp, OptimizationBarrierOp, StopGradientOp)
+"""Ops whose result may be their operand's storage."""
 
 
 def positions(indices: ir.Value, spec: TensorSpec, extent: int) -> ir.Value:
@@ -81,6 +87,8 @@ def _scatter_add(op: Any, x: ir.Value, indices: ir.Value, updates: ir.Value) -> 
         permuted(updates, [moved.index(a) for a in range(len(moved))]), [count, rows]
     )
     table = build.reshape(front, [build.extent(front, 0), rows])
+    if not _is_private(op):
+        table = build.copied(table)
     scattered = ir.Operation.create(
         "iree_linalg_ext.scatter",
         results=[table.type],
@@ -96,6 +104,23 @@ def _scatter_add(op: Any, x: ir.Value, indices: ir.Value, updates: ir.Value) -> 
         ir.Operation.create("iree_linalg_ext.yield", operands=[(old + update).value])
     result = build.reshape(scattered.results[0], [build.extent(front, 0), *back])
     return permuted(result, _unfronted(op.axis, 1, x_spec.rank))
+
+
+def _is_private(op: Any) -> bool:
+    """True if nothing but the scatter reads its table, or if nobody may write to it anyway.
+
+    IREE 3.13 scatters into the table itself, also while another dispatch still reads it.
+    """
+    value = op.operation.operands[0]
+    while not isinstance(value.owner, ir.Block):
+        if isinstance(value.owner.opview, ConstantOp):
+            return True
+        if len(list(value.uses)) > 1 or is_narrow(op.x.dtype):
+            return False
+        if not isinstance(value.owner.opview, VIEWS):
+            return True
+        value = value.owner.operands[0]
+    return not is_narrow(op.x.dtype)
 
 
 def _dimension_map(segments: Sequence[int]) -> dict[str, ir.Attribute]:
