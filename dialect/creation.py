@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Ops that make tensors from nothing: constants and index ramps."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -109,10 +108,10 @@ def _outside(array: np.ndarray, dtype: np.dtype) -> Any:
 
 def full(shape: int | tuple[int, ...], value: float, dtype: Any = None) -> Any:
     """A tensor filled with `value`."""
-    shape = tuple(shape) if isinstance(shape, Sequence) else (shape,)
-    if None in shape:
+    extents = np.atleast_1d(np.asarray(shape, object)).tolist()
+    if None in extents:
         raise ConstantOp.error("known extents", shape, "use full_like, zeros_like or ones_like")
-    return ConstantOp.emit(value=np.broadcast_to(as_array(value, dtype), shape))
+    return ConstantOp.emit(value=np.broadcast_to(as_array(value, dtype), extents))
 
 
 def zeros(shape: int | tuple[int, ...], dtype: Any = float32) -> Any:
