@@ -3,6 +3,8 @@
 change of one file.
 """
 
+from typing import Any
+
 from torch_mlir import ir, passmanager
 from torch_mlir.dialects import arith, cf, ext, func, irdl, linalg, math, tensor
 
@@ -20,6 +22,7 @@ __all__ = [
     "linalg",
     "location",
     "math",
+    "op_of",
     "passmanager",
     "place",
     "tensor",
@@ -54,6 +57,11 @@ def place(loc: ir.Location) -> tuple[str, int, int]:
             loc = loc.locations[0]
         else:
             return "", 0, 0
+
+
+def op_of(value: ir.Value) -> Any:
+    """The op that makes a value; None for an argument."""
+    return None if isinstance(value.owner, ir.Block) else value.owner.opview
 
 
 def location(loc: ir.Location) -> str:

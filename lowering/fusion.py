@@ -14,7 +14,7 @@ import numpy as np
 
 from ..dialect.base import Op
 from ..dialect.creation import IotaOp
-from ..dialect.mlir import ir
+from ..dialect.mlir import ir, op_of
 from ..dialect.shape import BroadcastOp
 from ..dialect.types import TensorSpec, bool_, uint8
 from .linalg import build
@@ -133,7 +133,7 @@ class Tree:
             return Number(number)
         if self.fusion.is_inside(operand):
             return self._node(operand.owner.opview)
-        owner = None if isinstance(operand.owner, ir.Block) else operand.owner.opview
+        owner = op_of(operand)
         if isinstance(owner, IotaOp):
             return Index(owner.axis)
         if isinstance(owner, BroadcastOp):
@@ -146,7 +146,7 @@ class Tree:
         """
         inner, *like = op.operation.operands
         self.likes += [(self.value(l), a) for l in like for a in _taken_from(op, l)]
-        owner = None if isinstance(inner.owner, ir.Block) else inner.owner.opview
+        owner = op_of(inner)
         if isinstance(owner, IotaOp):
             loop = op.dims[owner.axis]
             if op.shape[loop] == owner.shape[owner.axis]:

@@ -21,7 +21,7 @@ from ..dialect.creation import ConstantOp, constant, zeros_like
 from ..dialect.elementwise import Elementwise, MulNoNanOp
 from ..dialect.indexing import ScatterAddOp
 from ..dialect.logic import ConvertOp, SelectOp
-from ..dialect.mlir import ir, passmanager
+from ..dialect.mlir import ir, op_of, passmanager
 from ..dialect.reduction import Reduction
 from ..dialect.shape import BroadcastOp, ReshapeOp, TransposeOp
 from ..dialect.slicing import PadOp, ReverseOp, SliceOp, StackOp, UnstackOp, concat
@@ -100,11 +100,7 @@ def simplifies(op_class: type[Op]) -> Callable[[Rule], Rule]:
 
 def constant_of(value: ir.Value) -> np.ndarray | None:
     """The array behind a constant."""
-    return (
-        value.owner.opview.value
-        if not isinstance(value.owner, ir.Block) and isinstance(value.owner.opview, ConstantOp)
-        else None
-    )
+    return op.value if isinstance(op := op_of(value), ConstantOp) else None
 
 
 def splat_of(value: Any) -> np.generic | None:
@@ -235,12 +231,7 @@ def _stop(op: Any) -> Any:
 
 def defined_by(value: Any, op_class: type[Op]) -> Any:
     """The op of class `op_class` that made `value`, or None."""
-    owner = value.owner
-    return (
-        owner.opview
-        if not isinstance(owner, ir.Block) and isinstance(owner.opview, op_class)
-        else None
-    )
+    return op if isinstance(op := op_of(value), op_class) else None
 
 
 @simplifies(ReshapeOp)

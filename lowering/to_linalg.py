@@ -15,7 +15,7 @@ from ..dialect.contraction import DotGeneralOp
 from ..dialect.control import DerivativeOp, symbols
 from ..dialect.convolution import ConvOp
 from ..dialect.creation import ConstantOp, IotaOp
-from ..dialect.mlir import func, ir, passmanager
+from ..dialect.mlir import func, ir, op_of, passmanager
 from ..dialect.shape import BroadcastOp
 from ..dialect.types import TensorSpec, bool_
 from .fusion import Fusion, Tree, as_bytes
@@ -67,11 +67,6 @@ def _look_through_barriers(op: ir.Operation) -> ir.WalkResult:
     return ir.WalkResult.ADVANCE
 
 
-def _owner(value: ir.Value) -> Any:
-    """The op that makes a value; None for an argument."""
-    return None if isinstance(value.owner, ir.Block) else value.owner.opview
-
-
 def _is_tensor(value: ir.Value) -> bool:
     return isinstance(value.type, ir.RankedTensorType)
 
@@ -108,7 +103,7 @@ class FunctionLowering:
     def _rewire(self, op: ir.Operation) -> ir.WalkResult:
         """Give an op of another dialect the lowered forms of what it reads."""
         for i, operand in enumerate(list(op.operands)):
-            if operand in self.values or isinstance(_owner(operand), Op):
+            if operand in self.values or isinstance(op_of(operand), Op):
                 op.operands[i] = self.value(operand)
         return ir.WalkResult.ADVANCE
 
@@ -147,7 +142,7 @@ class FunctionLowering:
     def value(self, old: ir.Value) -> ir.Value:
         """The lowered form of a value; what is lowered on demand is lowered where its op stands."""
         if old not in self.values:
-            if not isinstance(owner := _owner(old), Op):
+            if not isinstance(owner := op_of(old), Op):
                 return old
             self._lower(owner)
         return self.values[old]
@@ -226,7 +221,7 @@ class FunctionLowering:
         )
 
     def _is_product(self, value: ir.Value) -> bool:
-        return not isinstance(value.owner, ir.Block) and isinstance(value.owner.opview, PRODUCTS)
+        return isinstance(op_of(value), PRODUCTS)
 
     def _extents(self, tree: Tree, result: TensorSpec) -> list[build.Extent]:
         return [
@@ -239,7 +234,6 @@ class FunctionLowering:
             if axis in loops:
                 return build.extent(value, loops.index(axis))
         operands = [o for node in tree.nodes.values() for o in node.op.operation.operands]
-        owners = [o.owner.opview for o in operands if not isinstance(o.owner, ir.Block)]
-        broadcasts = [b for b in owners if isinstance(b, BroadcastOp)]
+        broadcasts = [b for b in map(op_of, operands) if isinstance(b, BroadcastOp)]
         likes = [self.value(l) for b in broadcasts for l in list(b.operation.operands)[1:]]
         return extent_of_like(likes, axis)

@@ -282,6 +282,13 @@ def scatter_rows() -> dict[str, Row]:
 
         return fn
 
+    def gradient(x: Any, i: Any, b: Any) -> Any:
+        def loss(x: Any, b: Any) -> Any:
+            y = x + b
+            return go.tanh(x[i]).sum() + 2 * go.tanh(y).sum() + 3 * go.tanh(y + y).sum()
+
+        return go.zeros((3, 4)), go.grad(loss, (0, 1))(x, b), go.zeros(())
+
     uses = {
         "sum": lambda t: t.sum((0, 1)),
         "itself": lambda t: t,
@@ -296,6 +303,10 @@ def scatter_rows() -> dict[str, Row]:
         )
         for n, m in ((2, (3, 4)), (50, (3, 8)))
         for name, use in uses.items()
+    } | {
+        "rows added to a cotangent that is summed, too": Row(
+            gradient, (f32(2, 3, 4), np.array([0, 0, 1], np.int32), f32(4)), 1e-5
+        )
     }
 
 

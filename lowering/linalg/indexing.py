@@ -12,7 +12,7 @@ from typing import Any
 from ...dialect.control import OptimizationBarrierOp, StopGradientOp
 from ...dialect.creation import ConstantOp
 from ...dialect.indexing import ScatterAddOp, TakeOp
-from ...dialect.mlir import ir
+from ...dialect.mlir import ir, op_of
 from ...dialect.shape import ReshapeOp, TransposeOp
 from ...dialect.types import TensorSpec, float32, int32, int64, is_narrow
 from . import build
@@ -112,14 +112,14 @@ def _is_private(op: Any) -> bool:
     IREE 3.13 scatters into the table itself, also while another dispatch still reads it.
     """
     value = op.operation.operands[0]
-    while not isinstance(value.owner, ir.Block):
-        if isinstance(value.owner.opview, ConstantOp):
+    while owner := op_of(value):
+        if isinstance(owner, ConstantOp):
             return True
         if len(list(value.uses)) > 1 or is_narrow(op.x.dtype):
             return False
-        if not isinstance(value.owner.opview, VIEWS):
+        if not isinstance(owner, VIEWS):
             return True
-        value = value.owner.operands[0]
+        value = owner.operation.operands[0]
     return not is_narrow(op.x.dtype)
 
 
