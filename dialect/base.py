@@ -3,7 +3,8 @@
 
 An op is one class: a docstring (one sentence, the formula, an IR example), its fields, and three
 hooks: `infer` (result types from operand types), `reference` (NumPy), `vjp` (gradient, in gradopt
-ops) or `NO_GRADIENT`.
+ops) or `NO_GRADIENT`. A composite op says by a fourth, `decompose`, what simpler ops it is made of;
+it may then do without a gradient rule and a lowering of its own.
 """
 
 import functools
@@ -105,6 +106,7 @@ class Op(Gradopt.Operation, traits=[ext.Pure]):
         OPERATION_NAME: str
         reference: Callable[..., Any]
         vjp: Callable[..., Any]
+        decompose: Callable[..., Any]
 
     def __init_subclass__(
         cls, *, name: str | None = None, pure: bool = True, **options: Any
@@ -166,10 +168,10 @@ class Op(Gradopt.Operation, traits=[ext.Pure]):
 
     @classmethod
     def has_gradient(cls) -> bool:
-        """True if the op has a gradient rule, False if it states that it has none; see
-        `NO_GRADIENT`.
+        """True if the op has a gradient, by its own rule or through what it is made of; False if it
+        states that it has none; see `NO_GRADIENT`.
         """
-        return getattr(cls, "vjp", NO_GRADIENT) is not NO_GRADIENT
+        return is_composite(cls) if not hasattr(cls, "vjp") else cls.vjp is not NO_GRADIENT
 
     # --- building ---------------------------------------------------------------------------------
 
@@ -322,6 +324,13 @@ class Op(Gradopt.Operation, traits=[ext.Pure]):
                 .reshape(s.extents if s.is_static else np.shape(v))
                 for v, s in zip(values, specs, strict=True)
             )
+
+
+def is_composite(op_class: type[Op] | None) -> bool:
+    """True for ops that say what they are made of: `decompose(*operands, **attributes)`, a
+    classmethod or staticmethod, builds the same results from simpler ops.
+    """
+    return hasattr(op_class, "decompose")
 
 
 def _reader(

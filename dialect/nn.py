@@ -3,19 +3,23 @@
 are better that way.
 """
 
+import math
 from typing import Any
 
 import numpy as np
 
 from ..errors import OpError
+from . import reduction
 from .activation import softplus
 from .base import Bool, Float, Int, Ints, Op, Operand, Result, check_float, in_float32
+from .control import stop_gradient
 from .creation import iota
 from .elementwise import as_tensor, mul_no_nan
+from .logic import select
 from .reduction import LogsumexpOp, as_float, count, expand, mean
 from .shape import normalize_axes
-from .transcendental import exp
-from .types import TensorSpec, float32, int32, int64, is_integer, uint32
+from .transcendental import exp, log
+from .types import TensorSpec, float32, int32, int64, is_integer, is_narrow, uint32
 
 
 class SoftmaxLike(Op):
@@ -47,6 +51,13 @@ class SoftmaxOp(SoftmaxLike, name="softmax"):
         total = np.sum(powers, axis=axis, keepdims=True)
         return powers / np.where(total == 0, 1, total)
 
+    @staticmethod
+    def decompose(x: Any, axis: int) -> Any:
+        """e^(x - max) / sum e^(x - max), with 0 in the place of a maximum of -inf"""
+        powers, total = _exponentials(x, axis)
+        y = powers / select(total == 0, 1, total)
+        return y.astype(x.dtype)
+
     @in_float32
     def vjp(self, ct: Any) -> list[Any]:
         """dx = y * (ct - sum of ct * y)"""
@@ -67,10 +78,37 @@ class LogSoftmaxOp(SoftmaxLike, name="log_softmax"):
         total = np.sum(np.exp(shifted), axis=axis, keepdims=True)
         return shifted - np.log(np.where(total == 0, 1, total))
 
+    @staticmethod
+    def decompose(x: Any, axis: int) -> Any:
+        """x - max - ln sum e^(x - max)"""
+        top = _finite_top(x, axis)
+        _, total = _exponentials(x, axis)
+        return (as_wide(x) - top - log(select(total == 0, 1, total))).astype(x.dtype)
+
     @in_float32
     def vjp(self, ct: Any) -> list[Any]:
         """dx = ct - e^y * sum of ct"""
         return [ct - mul_no_nan(ct.sum(self.axis, keepdims=True), exp(self.y))]
+
+
+def as_wide(x: Any) -> Any:
+    """`x` in the type that composite ops are computed in: float32 for 16-bit floats."""
+    return x.astype(float32) if is_narrow(x.dtype) else x
+
+
+def _finite_top(x: Any, axis: int) -> Any:
+    """The maximum along an axis, kept as an extent of 1, constant to gradients; 0 where it is
+    -inf.
+    """
+    x = stop_gradient(as_wide(x))
+    top = reduction.max(x, axis, keepdims=True)
+    return select(top == -math.inf, 0, top)
+
+
+def _exponentials(x: Any, axis: int) -> tuple[Any, Any]:
+    """e^(x - max) and its sum along an axis."""
+    powers = exp(as_wide(x) - _finite_top(x, axis))
+    return powers, powers.sum(axis, keepdims=True)
 
 
 class CrossEntropyOp(Op, name="cross_entropy"):

@@ -26,6 +26,7 @@ from ..dialect.creation import ones_like, zeros_like
 from ..dialect.mlir import func, ir
 from ..dialect.types import TensorSpec, is_float, is_float_type
 from ..errors import OpError, PassError
+from .decompose import expand, needs_rule
 from .inline import callee_of, callees_first, clone_body
 from .passes import failure, gradopt_pass, single_block
 
@@ -139,6 +140,7 @@ class Differentiation:
         with Builder(ir.InsertionPoint(block), location):
             with ir.InsertionPoint(block):
                 results = clone_body(self.functions, callee, list(block.arguments)[:count])
+            results = expand(block, needs_rule, results)
             inputs = [block.arguments[i] for i in request.wrt]
             seeds = list(
                 zip((results[i] for i in request.heads), list(block.arguments)[count:], strict=True)

@@ -16,13 +16,13 @@ from ..dialect.base import Op
 from ..dialect.control import symbols
 from ..dialect.mlir import diagnostics, ir, location, passmanager
 from ..errors import Diagnostic, PassError, PipelineError
-from . import bufferize, differentiate, inline, simplify, to_linalg
+from . import bufferize, decompose, differentiate, inline, simplify, to_linalg
 from .passes import PASSES
 
 STAGES = {
     "graph": "",
     "differentiated": "gradopt-differentiate,gradopt-inline,symbol-dce",
-    "simplified": "gradopt-simplify",
+    "simplified": "gradopt-decompose{keep-lowered=true},gradopt-simplify",
     "linalg": "convert-gradopt-to-linalg,gradopt-bufferize",
 }
 """What happens to a graph before IREE gets it: each stage's name and the passes that lead to it
@@ -145,7 +145,7 @@ def _expand(step: Step) -> Iterator[Step]:
                 f"pipeline '{step.name}' expected no options, got '{step.options}'; give them to "
                 f"its passes, {PIPELINES[step.name]}"
             )
-        yield from (Step(name) for name in PIPELINES[step.name].split(","))
+        yield from parse(PIPELINES[step.name])
     else:
         yield step
 
@@ -241,6 +241,7 @@ __all__ = [
     "STAGES",
     "Step",
     "bufferize",
+    "decompose",
     "differentiate",
     "inline",
     "parse",

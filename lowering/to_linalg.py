@@ -18,6 +18,7 @@ from ..dialect.creation import ConstantOp, IotaOp
 from ..dialect.mlir import func, ir, op_of, passmanager
 from ..dialect.shape import BroadcastOp
 from ..dialect.types import TensorSpec, bool_
+from .decompose import decompose
 from .fusion import Fusion, Tree, as_bytes
 from .linalg import LOWERINGS, build
 from .linalg.registry import BODIES
@@ -35,6 +36,7 @@ def to_linalg(module: ir.Module) -> None:
     """
     module.operation.context.allow_unregistered_dialects = True  # for IREE's own ops
     _check_places(module)
+    decompose(module, keep_lowered=True)
     for function in symbols(module).values():
         if not function.is_external:
             FunctionLowering(function).run()

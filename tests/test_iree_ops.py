@@ -10,9 +10,9 @@ import pytest
 from gradopt.dialect.base import OPS
 from gradopt.dialect.elementwise import Elementwise
 from gradopt.dialect.types import TensorSpec
+from gradopt.op_cases import CASES
 
 from .helpers import compile_many, linalg_function, run_reference, ulps
-from .op_cases import CASES
 from .test_ops import pulled
 
 pytestmark = pytest.mark.compiler

@@ -8,13 +8,13 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from gradopt.dialect.base import NO_GRADIENT, OPS
+from gradopt.dialect.base import NO_GRADIENT, OPS, is_composite
 from gradopt.dialect.graph import trace
 from gradopt.dialect.types import TensorSpec
 from gradopt.lowering.linalg import is_lowered
+from gradopt.op_cases import CASES, WITHOUT_CASE, Case
 
 from .helpers import run_reference, spec
-from .op_cases import CASES, WITHOUT_CASE, Case
 
 rng = np.random.default_rng(1)
 
@@ -187,8 +187,10 @@ def test_every_op_is_complete() -> None:
             continue
         assert "infer" in {k for c in op.__mro__ for k in vars(c)}, f"{name}: no infer"
         assert callable(getattr(op, "reference", None)), f"{name}: no reference"
-        assert callable(getattr(op, "vjp", None)), f"{name}: neither vjp nor NO_GRADIENT"
-        assert is_lowered(op), f"{name}: no lowering"
+        composite = is_composite(op)
+        rule = callable(getattr(op, "vjp", None))
+        assert rule or composite, f"{name}: neither vjp, NO_GRADIENT nor decompose"
+        assert is_lowered(op) or composite, f"{name}: neither lowering nor decompose"
 
 
 def test_there_are_enough_ops() -> None:

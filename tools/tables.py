@@ -9,7 +9,7 @@ from typing import Any, TextIO
 import rich.console
 import rich.table
 
-from ..dialect.base import NO_GRADIENT, OPS, REQUIRED, Op
+from ..dialect.base import NO_GRADIENT, OPS, REQUIRED, Op, is_composite
 from ..dialect.control import DerivativeOp
 from ..lowering.linalg import is_lowered
 from ..lowering.passes import PASSES
@@ -77,11 +77,11 @@ def _op_row(name: str, op: type[Op]) -> list[str]:
 def _status(op: type[Op]) -> list[str]:
     if issubclass(op, DerivativeOp):
         return ["by expansion", "by expansion", "by expansion"]
-    rule = getattr(op, "vjp", None)
+    rule, otherwise = getattr(op, "vjp", None), "through parts" if is_composite(op) else "MISSING"
     return [
-        "none by definition" if rule is NO_GRADIENT else "rule" if rule else "MISSING",
+        "none by definition" if rule is NO_GRADIENT else "rule" if rule else otherwise,
         "yes" if getattr(op, "reference", None) else "MISSING",
-        "yes" if is_lowered(op) else "MISSING",
+        "yes" if is_lowered(op) else otherwise,
     ]
 
 

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""One row an op: inputs, attributes and what JAX computes for them; a file a family. Every check of
+tests/test_ops.py, of tests/test_iree_ops.py and of gradopt-check runs over these rows.
+
+Inputs are float64, integers or booleans; other element types are made from them.
+"""
+
+from . import (
+    contraction,
+    convolution,
+    creation,
+    elementwise,
+    indexing,
+    nn,
+    reduction,
+    shape,
+)
+from .case import Case
+
+FAMILIES = {
+    module.__name__.rsplit(".", 1)[-1]: module.CASES
+    for module in (
+        elementwise,
+        reduction,
+        contraction,
+        convolution,
+        shape,
+        indexing,
+        nn,
+        creation,
+    )
+}
+"""Rows by family."""
+
+CASES = [case for cases in FAMILIES.values() for case in cases]
+
+WITHOUT_CASE = {"vjp": "test_differentiate.py", "jvp": "test_differentiate.py"}
+"""Ops that are about functions rather than arrays, and where they are tested."""
+
+__all__ = ["CASES", "FAMILIES", "WITHOUT_CASE", "Case"]
