@@ -40,6 +40,17 @@ from .dialect.arithmetic import (
     sub,
     trunc,
 )
+from .dialect.bits import count_leading_zeros, popcount, shift_right_logical
+from .dialect.blend import (
+    deg2rad,
+    div_no_nan,
+    heaviside,
+    lerp,
+    nan_to_num,
+    rad2deg,
+    signbit,
+    squared_difference,
+)
 from .dialect.builder import name_scope
 from .dialect.contraction import dot, dot_general, matmul, outer, tensordot
 from .dialect.control import optimization_barrier, stop_gradient
@@ -57,6 +68,7 @@ from .dialect.creation import (
     zeros_like,
 )
 from .dialect.elementwise import mul_no_nan
+from .dialect.entropy import entr, lbeta, logit, sinc, xlog1py, xlogy
 from .dialect.graph import Graph, trace
 from .dialect.indexing import embedding, scatter_add, take
 from .dialect.logic import (
@@ -122,6 +134,15 @@ from .dialect.shape import (
     swapaxes,
     tile,
     transpose,
+)
+from .dialect.shrink import (
+    glu,
+    hard_shrink,
+    log_sigmoid,
+    ndtr,
+    soft_shrink,
+    squareplus,
+    threshold,
 )
 from .dialect.slicing import concat, flip, pad, split, stack, tril, triu, unstack
 from .dialect.special import digamma, erf, erf_inv, erfc, lgamma, polygamma

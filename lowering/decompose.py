@@ -74,7 +74,8 @@ def _written_out(op: Any) -> list[ir.Value]:
             found = type(op).decompose(*operands, **op.read_attributes())
         except OpError as error:
             raise failure([(op.location, str(error))]) from error
-    results = list(found) if isinstance(found, tuple | list) else [found]
+    found = found if isinstance(found, tuple | list) else [found]
+    results = [ir.Value(v) for v in found]  # Tensors cannot be keys
     types = [r.type for r in op.operation.results]
     if (got := [r.type for r in results]) != types:
         expected = ", ".join(map(str, types))

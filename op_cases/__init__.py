@@ -10,6 +10,7 @@ from . import (
     convolution,
     creation,
     elementwise,
+    elementwise_more,
     indexing,
     nn,
     reduction,
@@ -21,6 +22,7 @@ FAMILIES = {
     module.__name__.rsplit(".", 1)[-1]: module.CASES
     for module in (
         elementwise,
+        elementwise_more,
         reduction,
         contraction,
         convolution,

@@ -51,5 +51,7 @@ def test_chosen_ops_only() -> None:
 
 def test_unknown_op() -> None:
     graph = go.trace(go.tanh, go.TensorSpec((2, 3)))
-    with pytest.raises(PipelineError, match="expected composite ops out of: .*softmax.*got 'tanh'"):
+    with pytest.raises(
+        PipelineError, match=r"expected composite ops out of: .*softmax.*got 'tanh'"
+    ):
         pipeline.run(graph.module, "gradopt-decompose{ops=tanh}")

@@ -1,7 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """The lowerings to linalg, one file an op family."""
 
-from . import build, contraction, convolution, creation, elementwise, indexing, nn, reduction, shape
+from . import (
+    build,
+    contraction,
+    convolution,
+    creation,
+    elementwise,
+    elementwise_more,
+    indexing,
+    nn,
+    reduction,
+    shape,
+)
 from .registry import BODIES, LOWERINGS, is_lowered
 
 __all__ = [
@@ -12,6 +23,7 @@ __all__ = [
     "convolution",
     "creation",
     "elementwise",
+    "elementwise_more",
     "indexing",
     "is_lowered",
     "nn",

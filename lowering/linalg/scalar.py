@@ -196,6 +196,11 @@ def select(condition: Scalar, on_true: Any, on_false: Any) -> Scalar:
     return Scalar(arith.select(condition.value, on_true.value, on_false.value), like.dtype)
 
 
+def shift_right_logical(x: Scalar, amount: Scalar) -> Scalar:
+    """The bits moved down, zeros above."""
+    return Scalar(arith.shrui(x.value, amount.value), x.dtype)
+
+
 def is_nan(x: Scalar) -> Scalar:
     return Scalar(arith.cmpf(arith.CmpFPredicate.UNO, x.value, x.value), bool_)
 

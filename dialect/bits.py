@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Counting and moving the bits of integers."""
+
+import numpy as np
+
+from .base import NO_GRADIENT, function
+from .elementwise import INTEGER, Binary, Unary
+
+
+def unsigned(x: np.ndarray) -> np.ndarray:
+    """The same bits as unsigned integers."""
+    return x.view(f"u{x.dtype.itemsize}")
+
+
+class PopcountOp(Unary, name="popcount"):
+    """Number of bits that are 1, in two's complement.
+
+    Example: `%y = "gradopt.popcount"(%x) : (tensor<4xi32>) -> tensor<4xi32>`
+    """
+
+    KIND = INTEGER
+
+    @staticmethod
+    def reference(x: np.ndarray) -> np.ndarray:
+        return np.bitwise_count(unsigned(x))
+
+    vjp = NO_GRADIENT
+
+
+class CountLeadingZerosOp(Unary, name="count_leading_zeros"):
+    """Number of bits above the highest that is 1; the width of 0.
+
+    Example: `%y = "gradopt.count_leading_zeros"(%x) : (tensor<4xi32>) -> tensor<4xi32>`
+    """
+
+    KIND = INTEGER
+
+    @staticmethod
+    def reference(x: np.ndarray) -> np.ndarray:
+        bits = unsigned(x)
+        return np.sum([(bits >> i) == 0 for i in range(x.dtype.itemsize * 8)], axis=0)
+
+    vjp = NO_GRADIENT
+
+
+class ShiftRightLogicalOp(Binary, name="shift_right_logical"):
+    """Bits moved down with zeros above: 0 where the shift is negative or not below the width.
+
+    Example: `%y = "gradopt.shift_right_logical"(%a, %b) : (tensor<4xi32>, tensor<4xi32>) ->
+    tensor<4xi32>`
+    """
+
+    KIND = INTEGER
+
+    @staticmethod
+    def reference(lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
+        fits = (rhs >= 0) & (rhs < lhs.dtype.itemsize * 8)
+        shifted = unsigned(lhs) >> unsigned(np.where(fits, rhs, 0).astype(rhs.dtype))
+        return np.where(fits, shifted.view(lhs.dtype), 0)
+
+    vjp = NO_GRADIENT
+
+
+popcount, count_leading_zeros, shift_right_logical = map(
+    function, (PopcountOp, CountLeadingZerosOp, ShiftRightLogicalOp)
+)
