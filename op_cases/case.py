@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..dialect.base import OPS
+from ..dialect.types import is_float
 
 
 class Absent:
@@ -50,7 +51,7 @@ class Case:
             return ()
         if self.wrt is not None:
             return self.wrt
-        return tuple(i for i, x in enumerate(self.inputs) if x.dtype.kind == "f")
+        return tuple(i for i, x in enumerate(self.inputs) if is_float(x.dtype))
 
     def build(self, *tensors: Any) -> Any:
         return OPS[self.op].build(*tensors, **self.attributes)

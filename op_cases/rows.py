@@ -2,6 +2,7 @@
 """Rows in every element type their op takes, and functions to run them: the op, its gradient."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -38,8 +39,10 @@ def in_dtype(case: Case, dtype: np.dtype) -> Case | None:
         elif isinstance(value, float) and not is_float(dtype):
             attributes[name] = float(round(value))
     changed = dataclasses.replace(case, inputs=inputs, attributes=attributes)
-    try:
-        trace(changed.build, *(TensorSpec(x.shape, x.dtype) for x in inputs))
+    specs = [TensorSpec(x.shape, x.dtype) for x in inputs]
+    op = OPS[case.op]
+    try:  # not `build`, which converts what the op itself does not take
+        op.infer(*specs, **op.with_defaults(attributes))
     except GradoptError:
         return None
     return changed
@@ -101,21 +104,39 @@ def run_reference(fn: Callable[..., Any], *arrays: np.ndarray) -> list[np.ndarra
 
 @dataclasses.dataclass
 class Row:
-    """Something to run on a target: a function, its arguments, what the reference gives, and how
-    many units in the last place a target may be off.
-    """
+    """Something to run on a target: the op on the inputs of a row, or its gradient."""
 
     case: Case
     dtype: str
     what: str  # "value" or "gradient"
-    fn: Callable[..., Any]
-    arrays: list[np.ndarray]
-    want: list[np.ndarray]
-    ulp: float
 
     @property
     def name(self) -> str:
         return f"{self.case.name}_{self.dtype}{'_vjp' if self.what == 'gradient' else ''}"
+
+    @property
+    def ulp(self) -> float:
+        """How many units in the last place a target may be off."""
+        return self.case.ulp if self.what == "value" else self.case.ulp * 8
+
+    @property
+    def fn(self) -> Callable[..., Any]:
+        return self.case.build if self.what == "value" else gradient_of(self.case)
+
+    @functools.cached_property
+    def arrays(self) -> list[np.ndarray]:
+        """The arguments: the row's inputs, and cotangents for a gradient."""
+        if self.what == "value":
+            return self.case.inputs
+        rng = np.random.default_rng(2)
+        values = run_reference(self.case.build, *self.case.inputs)
+        cts = [rng.uniform(0.5, 1.5, v.shape).astype(v.dtype) for v in values if is_float(v.dtype)]
+        return [*self.case.inputs, *cts]
+
+    @functools.cached_property
+    def want(self) -> list[np.ndarray]:
+        """What the reference gives."""
+        return run_reference(self.fn, *self.arrays)
 
     def error(self, got: list[np.ndarray]) -> float:
         """The largest difference from the reference in units in the last place."""
@@ -127,21 +148,11 @@ class Row:
 def rows(case: Case, dtypes: tuple[np.dtype, ...] = DTYPES, gradients: bool = True) -> list[Row]:
     """The op in each of `dtypes` that it takes, and its gradient in those that are floats."""
     found = []
+    floats = ("fixed", *(d.name for d in FLOATS))
     for dtype, changed in variants(case, dtypes):
-        value = Row(changed, dtype, "value", changed.build, changed.inputs, [], case.ulp)
-        value.want = run_reference(value.fn, *value.arrays)
-        found.append(value)
-        is_real = dtype == "fixed" or any(d.name == dtype for d in FLOATS)
-        if gradients and is_real and changed.differentiable():
-            rng = np.random.default_rng(2)
-            cts = [
-                rng.uniform(0.5, 1.5, v.shape).astype(v.dtype)
-                for v in value.want
-                if is_float(v.dtype)
-            ]
-            fn, arrays = gradient_of(changed), [*changed.inputs, *cts]
-            want = run_reference(fn, *arrays)
-            found.append(Row(changed, dtype, "gradient", fn, arrays, want, case.ulp * 8))
+        found.append(Row(changed, dtype, "value"))
+        if gradients and dtype in floats and changed.differentiable():
+            found.append(Row(changed, dtype, "gradient"))
     return found
 
 

@@ -5,14 +5,17 @@ nothing is missing.
 
 from typing import Any
 
+import gradopt as go
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from gradopt.dialect.base import NO_GRADIENT, OPS, is_composite
 from gradopt.dialect.graph import trace
-from gradopt.dialect.types import TensorSpec
+from gradopt.dialect.types import TensorSpec, is_float
 from gradopt.lowering.linalg import is_lowered
 from gradopt.op_cases import CASES, WITHOUT_CASE, Case
+from gradopt.op_cases.rows import gradient_of
 
 from .helpers import run_reference, spec
 
@@ -27,34 +30,70 @@ def leaves(x: Any) -> list[np.ndarray]:
     return [np.asarray(v) for v in jax.tree.leaves(x)]
 
 
-def pulled(case: Case) -> Any:
-    """(inputs, cotangents of the float results) -> gradients, in gradopt."""
-    from gradopt.dialect import transform
+def cotangents(case: Case) -> list[np.ndarray]:
+    """Random ones for every floating-point result."""
+    values = run_reference(case.build, *case.inputs)
+    return [rng.uniform(0.5, 1.5, v.shape).astype(v.dtype) for v in values if is_float(v.dtype)]
 
-    wrt = case.differentiable()
 
-    def run(*arguments: Any) -> Any:
-        inputs, cts = arguments[: len(case.inputs)], arguments[len(case.inputs) :]
+def directions(case: Case) -> list[np.ndarray]:
+    """Random ones for every input to differentiate by."""
+    return [rng.uniform(-1, 1, case.inputs[i].shape) for i in case.differentiable()]
 
-        def varied(*values: Any) -> Any:
-            every = list(inputs)
-            for i, v in zip(wrt, values, strict=True):
-                every[i] = v
-            return case.build(*every)
 
-        _, pullback = transform.vjp(varied, *(inputs[i] for i in wrt))
-        return pullback(cts[0] if len(cts) == 1 else tuple(cts))
+def moved(case: Case, along: list[np.ndarray], step: float) -> list[np.ndarray]:
+    """The inputs, a step along a direction."""
+    every = list(case.inputs)
+    for i, d in zip(case.differentiable(), along, strict=True):
+        every[i] = every[i] + step * d
+    return every
+
+
+def varied(case: Case, values: Any) -> list[Any]:
+    """The inputs, with others in the place of those to differentiate by."""
+    every = list(case.inputs)
+    for i, v in zip(case.differentiable(), values, strict=True):
+        every[i] = v
+    return every
+
+
+def jax_floats(case: Case) -> Any:
+    """JAX's function of the inputs to differentiate by, with its floating-point results."""
+
+    def run(*values: Any) -> Any:
+        return [r for r in jax.tree.leaves(case.jax(*varied(case, values))) if is_float(r.dtype)]
 
     return run
 
 
-def cotangents(case: Case) -> list[np.ndarray]:
-    """Random ones for every result; integer results have none and are not differentiated here."""
-    values = run_reference(case.build, *case.inputs)
-    return [rng.uniform(0.5, 1.5, v.shape).astype(v.dtype) for v in values]
+def slope_of_gradient(case: Case) -> Any:
+    """(inputs, cotangents, directions) -> gradients of <gradient, direction>, in gradopt."""
+    wrt = case.differentiable()
+
+    def run(*arguments: Any) -> Any:
+        count = len(case.inputs)
+        inputs, rest = arguments[:count], arguments[count:]
+        cts, along = rest[: len(rest) - len(wrt)], rest[len(rest) - len(wrt) :]
+
+        def slope(*values: Any) -> Any:
+            every = list(inputs)
+            for i, v in zip(wrt, values, strict=True):
+                every[i] = v
+            gradients = gradient_of(case)(*every, *cts)
+            return sum((g * d).sum() for g, d in zip(gradients, along, strict=True))
+
+        every = tuple(range(len(wrt)))
+        return go.grad(slope, every, allow_unused=True)(*(inputs[i] for i in wrt))
+
+    return run
 
 
-DIFFERENTIABLE = [c for c in CASES if c.differentiable() and c.jax is not None]
+def dot(a: Any, b: Any) -> float:
+    return sum(float((x * y).sum()) for x, y in zip(a, b, strict=True))
+
+
+DIFFERENTIABLE = [c for c in CASES if c.differentiable()]
+COMPARED = [c for c in DIFFERENTIABLE if c.jax]
 
 
 @pytest.mark.parametrize("case", CASES, ids=ids)
@@ -91,27 +130,36 @@ def with_gradient(case: Case) -> Any:
     def run(*inputs: Any) -> Any:
         found = case.build(*inputs)
         many = isinstance(found, tuple | list)
-        cts = [ones_like(v) for v in (found if many else [found])]
-        return pulled(case)(*inputs, *cts)
+        results = found if many else [found]
+        cts = [ones_like(v) for v in results if is_float(v.dtype)]
+        return gradient_of(case)(*inputs, *cts)
 
     return run
 
 
-@pytest.mark.parametrize("case", DIFFERENTIABLE, ids=ids)
+@pytest.mark.parametrize("case", COMPARED, ids=ids)
 def test_gradient_agrees_with_jax(case: Case) -> None:
     """The vector-Jacobian product in float64."""
-    cts, wrt = cotangents(case), case.differentiable()
-
-    def chosen(*values: Any) -> Any:
-        every = list(case.inputs)
-        for i, v in zip(wrt, values, strict=True):
-            every[i] = v
-        return jax.tree.leaves(case.jax(*every))
-
-    got = run_reference(pulled(case), *case.inputs, *cts)
-    want = jax.vjp(chosen, *(case.inputs[i] for i in wrt))[1](cts)
+    cts = cotangents(case)
+    got = run_reference(gradient_of(case), *case.inputs, *cts)
+    want = jax.vjp(jax_floats(case), *(case.inputs[i] for i in case.differentiable()))[1](cts)
     for a, b in zip(got, want, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("case", COMPARED, ids=ids)
+def test_second_gradient_agrees_with_jax(case: Case) -> None:
+    """B55: the gradient of <gradient, direction> in float64."""
+    cts, along = cotangents(case), directions(case)
+
+    def slope(values: Any) -> Any:
+        gradients = jax.vjp(jax_floats(case), *values)[1](cts)
+        return sum(jnp.sum(g * d) for g, d in zip(gradients, along, strict=True))
+
+    got = run_reference(slope_of_gradient(case), *case.inputs, *cts, *along)
+    want = jax.grad(slope)([case.inputs[i] for i in case.differentiable()])
+    for a, b in zip(got, want, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-8)
 
 
 @pytest.mark.parametrize("case", DIFFERENTIABLE, ids=ids)
@@ -119,25 +167,35 @@ def test_gradient_agrees_with_central_differences(case: Case) -> None:
     """<gradient, direction> against the slope of <results, cotangents> along a random direction, in
     float64.
     """
-    cts, wrt = cotangents(case), case.differentiable()
-    directions = [rng.uniform(-1, 1, case.inputs[i].shape) for i in wrt]
+    cts, along = cotangents(case), directions(case)
 
     def value(step: float) -> float:
-        every = list(case.inputs)
-        for i, d in zip(wrt, directions, strict=True):
-            every[i] = every[i] + step * d
-        return sum(
-            float((v * c).sum())
-            for v, c in zip(run_reference(case.build, *every), cts, strict=True)
-        )
+        found = run_reference(case.build, *moved(case, along, step))
+        return dot([v for v in found if is_float(v.dtype)], cts)
 
+    skip_if_rounded(case)
+    slope = (value(1e-5) - value(-1e-5)) / 2e-5
+    got = run_reference(gradient_of(case), *case.inputs, *cts)
+    np.testing.assert_allclose(dot(got, along), slope, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("case", DIFFERENTIABLE, ids=ids)
+def test_second_gradient_agrees_with_central_differences(case: Case) -> None:
+    """The same one order up: B55."""
+    cts, along, across = cotangents(case), directions(case), directions(case)
+
+    def value(step: float) -> float:
+        return dot(run_reference(gradient_of(case), *moved(case, across, step), *cts), along)
+
+    skip_if_rounded(case)
+    slope = (value(1e-5) - value(-1e-5)) / 2e-5
+    got = run_reference(slope_of_gradient(case), *case.inputs, *cts, *along)
+    np.testing.assert_allclose(dot(got, across), slope, rtol=1e-5, atol=1e-6)
+
+
+def skip_if_rounded(case: Case) -> None:
     if case.op == "convert":  # float32 results are too coarse for differences
         pytest.skip("rounds to float32")
-    h = 1e-5
-    slope = (value(h) - value(-h)) / (2 * h)
-    got = run_reference(pulled(case), *case.inputs, *cts)
-    along = sum(float((g * d).sum()) for g, d in zip(got, directions, strict=True))
-    np.testing.assert_allclose(along, slope, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("case", CASES, ids=ids)

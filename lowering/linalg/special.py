@@ -3,9 +3,12 @@
 
 import math as pymath
 
+import numpy as np
+import scipy.special
+
 from ...dialect.special import cotangent_derivative
 from ...dialect.types import float64, int64
-from .accurate import INFINITY, NAN, sine_cosine
+from .accurate import INFINITY, NAN, log1p, sine_cosine
 from .scalar import (
     Scalar,
     absolute,
@@ -196,9 +199,28 @@ def sine_of_pi(x: Scalar) -> tuple[Scalar, Scalar]:
     return sine_cosine((x - round_even(x)) * pymath.pi)
 
 
+ROOT_SERIES = [
+    *((-1) ** k * float(scipy.special.zetac(k)) / k for k in range(28, 1, -1)),
+    1 - np.euler_gamma,
+]
+"""Coefficients of lgamma(2 + z) / z, highest first: 1 - euler, then (-1)^k (zeta(k) - 1) / k."""
+
+
+def lgamma_near_roots(x: Scalar) -> Scalar:
+    """For x in [1/2, 5/2), by the series around 2, with lgamma(1 + z) = lgamma(2 + z) - log1p(z):
+    it keeps its digits where it is close to 0.
+    """
+    first = x < 1.5
+    z = select(first, x - 1.0, x - 2.0)
+    value = polynomial(z, ROOT_SERIES) * z
+    return value - select(first, log1p(z), 0.0)
+
+
 @in_double
 def lgamma(x: Scalar) -> Scalar:
-    """Lanczos' series for x >= 1/2, else ln(pi / |sin pi x|) - lgamma(1 - x)."""
+    """Lanczos' series for x >= 1/2, Taylor's near the roots 1 and 2, else ln(pi / |sin pi x|) -
+    lgamma(1 - x).
+    """
     mirrored = x < 0.5
     z = select(mirrored, 1.0 - x, x) - 1.0
     series = z.constant(LANCZOS[0])
@@ -206,6 +228,7 @@ def lgamma(x: Scalar) -> Scalar:
         series = series + c / (z + float(i))
     t = z + 7.5
     value = (z + 0.5) * (log(t) - 1.0) - 7.0 + (0.5 * pymath.log(2 * pymath.pi) + log(series))
+    value = select(z < 1.5, lgamma_near_roots(z + 1.0), value)
     reflected = log(pymath.pi / absolute(sine_of_pi(x)[0])) - value
     return select(absolute(x) == INFINITY, INFINITY, select(mirrored, reflected, value))
 
