@@ -53,7 +53,7 @@ from .dialect.blend import (
 )
 from .dialect.builder import name_scope
 from .dialect.contraction import dot, dot_general, matmul, outer, tensordot
-from .dialect.control import optimization_barrier, stop_gradient
+from .dialect.control import optimization_barrier, stop_gradient, tag
 from .dialect.convolution import conv, conv_transpose
 from .dialect.creation import (
     arange,
@@ -71,6 +71,7 @@ from .dialect.elementwise import mul_no_nan
 from .dialect.entropy import entr, lbeta, logit, sinc, xlog1py, xlogy
 from .dialect.graph import Graph, trace
 from .dialect.indexing import embedding, scatter_add, take
+from .dialect.jacobian import hessian, hvp, jacobian
 from .dialect.logic import (
     bitcast,
     bitwise_and,
@@ -125,6 +126,7 @@ from .dialect.reduction import (
     sum,
     var,
 )
+from .dialect.rules import checkpoint, custom_vjp
 from .dialect.shape import (
     broadcast_to,
     expand_dims,

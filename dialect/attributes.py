@@ -126,6 +126,12 @@ def _text(value: Any) -> str:
     return value
 
 
+def _string(attribute: ir.Attribute) -> str:
+    if not isinstance(attribute, ir.StringAttr):
+        raise ValueError(f"expected strings, got {attribute}")
+    return attribute.value
+
+
 Ints = AttributeKind("array<i64: 0, 1>", _extents, _ints_to_mlir, _known_ints, ir.DenseI64ArrayAttr)
 Extents = AttributeKind(
     "array<i64: 2, 3>",
@@ -145,6 +151,13 @@ Int = AttributeKind(
 Float = AttributeKind("1.0 : f64", float, ir.FloatAttr.get_f64, lambda a: a.value, ir.FloatAttr)
 Bool = AttributeKind("true", bool, ir.BoolAttr.get, lambda a: a.value, ir.BoolAttr)
 Str = AttributeKind('"text"', _text, ir.StringAttr.get, lambda a: a.value, ir.StringAttr)
+Strs = AttributeKind(
+    '["a", "b"]',
+    lambda values: tuple(_text(v) for v in values),
+    lambda values: ir.ArrayAttr.get([ir.StringAttr.get(v) for v in values]),
+    lambda a: tuple(_string(v) for v in a),
+    ir.ArrayAttr,
+)
 DType = AttributeKind(
     "f32",
     as_dtype,

@@ -36,6 +36,7 @@ if TYPE_CHECKING:  # what an instance's field holds
     Float: TypeAlias = float
     Bool: TypeAlias = bool
     Str: TypeAlias = str
+    Strs: TypeAlias = tuple[str, ...]
     DType: TypeAlias = np.dtype
     Elements: TypeAlias = np.ndarray
     Symbol: TypeAlias = str
@@ -43,7 +44,8 @@ else:  # what declares the field
     Operand, Operands = ext.Operand[ir.RankedTensorType], Sequence[ext.Operand[ir.RankedTensorType]]
     Result, Results = ext.Result[ir.RankedTensorType], Sequence[ext.Result[ir.RankedTensorType]]
     FunctionValue = ext.Result[Any]
-    Ints, Int, Float, Bool, Str = kinds.Ints, kinds.Int, kinds.Float, kinds.Bool, kinds.Str
+    Ints, Int, Float, Bool = kinds.Ints, kinds.Int, kinds.Float, kinds.Bool
+    Str, Strs = kinds.Str, kinds.Strs
     Extents, DType, Elements, Symbol = kinds.Extents, kinds.DType, kinds.Elements, kinds.Symbol
 
 REQUIRED: Any = object()

@@ -14,10 +14,15 @@ import numpy as np
 from ..errors import OpError
 from . import builder as builders
 from . import trees
-from .base import NO_GRADIENT, FunctionValue, Ints, Op, Str, Symbol, function, wrap
+from .base import NO_GRADIENT, FunctionValue, Ints, Op, Str, Strs, Symbol, function, wrap
 from .elementwise import ANY, Unary
 from .mlir import func, ir
 from .types import TensorSpec, is_float
+
+CUSTOM_VJP, CHECKPOINT = "gradopt.custom_vjp", "gradopt.checkpoint"
+"""Attributes of functions that say how calls of them are differentiated; see
+lowering/call_rules.py.
+"""
 
 
 class StopGradientOp(Unary, name="stop_gradient"):
@@ -52,6 +57,24 @@ class OptimizationBarrierOp(Unary, name="optimization_barrier", pure=False):
         return [ct]
 
 
+class TagOp(Unary, name="tag"):
+    """x itself, under a name by which derivatives find it (`intermediates` of `vjp`).
+
+    Example: `%y = "gradopt.tag"(%x) {label = "hidden"} : (tensor<4xf32>) -> tensor<4xf32>`
+    """
+
+    KIND = ANY
+    label: Str
+
+    @staticmethod
+    def reference(x: np.ndarray, label: str) -> np.ndarray:
+        return x
+
+    def vjp(self, ct: Any) -> list[Any]:
+        """dx = ct"""
+        return [ct]
+
+
 class DerivativeOp(Op):
     """A derivative of a function of the module, as a function value for `func.call_indirect`.
 
@@ -71,8 +94,8 @@ class DerivativeOp(Op):
     def types(
         cls, inputs: list[Any], results: list[Any], by: list[Any], of: list[Any]
     ) -> tuple[list[Any], list[Any]]:
-        """Input and result types of the derivative, from those of the function, of its `wrt` inputs
-        and of its heads.
+        """Input and result types of the derivative, from those of the function, of what it is
+        differentiated by and of its heads.
         """
         raise NotImplementedError(cls)
 
@@ -83,6 +106,7 @@ class DerivativeOp(Op):
         wrt: tuple[int, ...],
         heads: tuple[int, ...] = (),
         unreachable: str = "error",
+        intermediates: tuple[str, ...] = (),
     ) -> tuple[list[TensorSpec], list[TensorSpec]]:
         """Input and result types of the derivative; raises where the function cannot be
         differentiated so.
@@ -113,7 +137,8 @@ class DerivativeOp(Op):
                     raise cls.error(
                         f"floating-point {what}s", found, "integers and booleans have no gradient"
                     )
-        return cls.types(inputs, results, [inputs[i] for i in wrt], [results[i] for i in chosen])
+        by = [inputs[i] for i in wrt] + [t.x.spec for t in tagged(cls, callee, intermediates)]
+        return cls.types(inputs, results, by, [results[i] for i in chosen])
 
     @classmethod
     def emit_call(cls, callee: func.FuncOp, *operands: Any, **attributes: Any) -> tuple[Any, ...]:
@@ -163,11 +188,14 @@ class DerivativeOp(Op):
 
 class VjpOp(DerivativeOp, name="vjp"):
     """Vector-Jacobian product of a function f: (inputs, cotangents of the heads) -> (results of f,
-    gradients of `wrt`).
+    gradients of `wrt`, gradients of `intermediates`).
 
+    `intermediates` are the labels of values in f that are marked by `tag`.
     Example: `%f = "gradopt.vjp"() {callee = @loss, wrt = array<i64: 0>}
     : () -> ((tensor<4xf32>, tensor<f32>) -> (tensor<f32>, tensor<4xf32>))`
     """
+
+    intermediates: Strs = ()
 
     @classmethod
     def types(
@@ -193,9 +221,37 @@ class JvpOp(DerivativeOp, name="jvp"):
         return [*inputs, *by], [*results, *of]
 
 
+def tagged(rule: type[Op], callee: func.FuncOp, labels: tuple[str, ...]) -> list[Any]:
+    """The `tag` ops of a function with the given labels, in their order; raises where one is
+    missing, is there twice, or has no gradient.
+    """
+    if not labels:
+        return []
+    tags: dict[str, list[Any]] = {}
+    for op in callee.entry_block.operations:
+        if isinstance(op, TagOp):
+            tags.setdefault(op.label, []).append(op)
+    for label in labels:
+        where = f"in @{callee.name.value}"
+        if (count := len(tags.get(label, []))) != 1:
+            known = ", ".join(f"'{t}'" for t in tags) or "none"
+            raise rule.error(f"one value tagged '{label}' {where}", f"{count}; tags are: {known}")
+        if not is_float(tags[label][0].x.dtype):
+            found = f"'{label}' {where} with dtype {tags[label][0].x.dtype.name}"
+            raise rule.error("floating-point intermediates", found, "integers have no gradient")
+    if len(set(labels)) != len(labels):
+        raise rule.error("distinct labels", ", ".join(labels))
+    return [tags[label][0] for label in labels]
+
+
 # --- functions and symbols ------------------------------------------------------------------------
 
 optimization_barrier = function(OptimizationBarrierOp)
+
+
+def tag(x: Any, label: str, name: str | None = None) -> Any:
+    """`x` under a label, by which its gradient can be asked for: `intermediates` of `go.grad`."""
+    return TagOp.build(x, label=label, name=name)
 
 
 def stop_gradient(tree: Any, name: str | None = None) -> Any:

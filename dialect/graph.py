@@ -240,10 +240,21 @@ def trace_inside(fn: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[Gr
     ]
     with outer:
         leaves = [wrap(outer.adopt(leaf), outer) for leaf in leaves]
-    inner = Graph(_free_symbol(outer, function_name(fn)), parent=outer)
     specs = trees.unflatten(trees.structure(arguments), [leaf.spec for leaf in leaves])
-    _run(inner, fn, list(specs))
+    inner = trace_private(fn, specs)
     return inner, leaves + [outer_value for outer_value, _ in inner.captures.values()]
+
+
+def trace_private(fn: Callable[..., Any], specs: tuple[Any, ...]) -> Graph:
+    """Trace `fn` on arguments of given types, trees of TensorSpec, into a private function of the
+    current graph's module.
+    """
+    outer = builders.required("call")
+    if not isinstance(outer, Graph):
+        raise TraceError("a function can be traced only while a graph is being built")
+    inner = Graph(_free_symbol(outer, function_name(fn)), parent=outer)
+    _run(inner, fn, list(specs))
+    return inner
 
 
 def _run(graph: Graph, fn: Callable[..., Any], arguments: list[Any]) -> None:

@@ -7,7 +7,7 @@ nest to any depth.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..errors import GradientError
@@ -25,13 +25,16 @@ def value_and_grad(
     argnums: int | tuple[int, ...] = 0,
     has_aux: bool = False,
     allow_unused: bool = False,
+    intermediates: Sequence[str] = (),
 ) -> Callable[..., Any]:
     """A function that returns `(fn(...), gradient)`.
 
     `fn` returns one floating-point number, or `(number, aux)` with `has_aux`. The gradient has the
     structure of the argument at `argnums` (a tuple of them for a tuple). An argument that the
-    number does not depend on is an error, or has a gradient of zeros with `allow_unused`. Raises
-    GradientError for integer arguments and results that are no number.
+    number does not depend on is an error, or has a gradient of zeros with `allow_unused`. With
+    `intermediates`, labels of values that `fn` marks by `go.tag`, it is `(fn(...), (gradient,
+    {label: gradient by that value}))`. Raises GradientError for integer arguments and results that
+    are no number, OpError for labels that `fn` does not set once.
     """
 
     @functools.wraps(fn)
@@ -44,15 +47,18 @@ def value_and_grad(
         _check_loss(inner, fn, has_aux)
         ct = constant(1.0, inner.output_specs[0].dtype)
         mode = "zeros" if allow_unused else "error"
-        results = VjpOp.emit_call(inner.func, *operands, ct, wrt=wrt, heads=(0,), unreachable=mode)
+        about = {"wrt": wrt, "heads": (0,), "unreachable": mode, "intermediates": labels}
+        results = VjpOp.emit_call(inner.func, *operands, ct, **about)
         count = len(inner.output_specs)
         values = trees.unflatten(inner.out_tree, results[:count])
         gradients, rest = [], list(results[count:])
         for tree in structures:
             gradients.append(trees.unflatten(tree, rest[: tree.num_leaves]))
             rest = rest[tree.num_leaves :]
-        return values, tuple(gradients) if isinstance(argnums, tuple | list) else gradients[0]
+        found = tuple(gradients) if isinstance(argnums, tuple | list) else gradients[0]
+        return values, (found, dict(zip(labels, rest, strict=True))) if labels else found
 
+    labels = tuple(intermediates)
     return wrapped
 
 
@@ -61,9 +67,10 @@ def grad(
     argnums: int | tuple[int, ...] = 0,
     has_aux: bool = False,
     allow_unused: bool = False,
+    intermediates: Sequence[str] = (),
 ) -> Callable[..., Any]:
     """A function that returns the gradient of `fn`, or `(gradient, aux)`; see `value_and_grad`."""
-    both = value_and_grad(fn, argnums, has_aux, allow_unused)
+    both = value_and_grad(fn, argnums, has_aux, allow_unused, intermediates)
 
     @functools.wraps(fn)
     def wrapped(*arguments: Any, **keywords: Any) -> Any:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Nested containers of arrays (tuples, lists, dicts, named tuples), as optree sees them."""
 
+from collections.abc import Callable
 from typing import Any
 
 import optree
@@ -23,6 +24,11 @@ def structure(tree: Any) -> Any:
 def unflatten(structure: Any, leaves: Any) -> Any:
     """The containers of a structure, filled with leaves."""
     return optree.tree_unflatten(structure, leaves)
+
+
+def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:
+    """The containers with `function` of each leaf."""
+    return optree.tree_map(function, tree)
 
 
 def named_leaves(name: str, tree: Any) -> list[tuple[str, Any]]:

@@ -19,13 +19,22 @@ from ..dialect.control import (
     call,
     head_positions,
     named_symbols,
+    optimization_barrier,
     signature,
     symbols,
+    tagged,
 )
 from ..dialect.creation import ones_like, zeros_like
 from ..dialect.mlir import func, ir
 from ..dialect.types import TensorSpec, is_float, is_float_type
 from ..errors import OpError, PassError
+from .call_rules import (
+    FORWARD,
+    custom_gradients,
+    has_rule,
+    rule_functions,
+    use_forward_functions,
+)
 from .decompose import expand, needs_rule
 from .inline import callee_of, callees_first, clone_body
 from .passes import failure, gradopt_pass, single_block
@@ -41,13 +50,17 @@ def differentiate(module: ir.Module) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """Which derivative of which function; `kind` is the op that asks for it."""
+    """Which derivative of which function; `kind` is the op that asks for it. With `body` that of
+    the function's body, whatever rule it has.
+    """
 
     callee: str
     wrt: tuple[int, ...]
     heads: tuple[int, ...]
     unreachable: str = "zeros"
     kind: str = "vjp"
+    intermediates: tuple[str, ...] = ()
+    body: bool = False
 
 
 class Differentiation:
@@ -72,7 +85,8 @@ class Differentiation:
         ops = list(single_block(function).operations)
         self._check_regions(function, ops)
         kinds = {func.CallOp: callee_of, VjpOp: _callee, JvpOp: _callee}
-        return [kinds[type(op)](op) for op in reversed(ops) if type(op) in kinds]
+        named = [kinds[type(op)](op) for op in reversed(ops) if type(op) in kinds]
+        return named + rule_functions(self.functions, function)
 
     def _check_regions(self, function: func.FuncOp, ops: list[Any]) -> None:
         inside: list[tuple[ir.Location, str]] = []
@@ -95,7 +109,9 @@ class Differentiation:
         for op in list(function.entry_block.operations):
             if isinstance(op, DerivativeOp):
                 heads = head_positions(self.functions[op.callee], op.heads)
-                request = Request(op.callee, op.wrt, heads, op.unreachable, type(op).MNEMONIC)
+                labels = op.intermediates if isinstance(op, VjpOp) else ()
+                kind = type(op).MNEMONIC
+                request = Request(op.callee, op.wrt, heads, op.unreachable, kind, labels)
                 derive = self.jvp if isinstance(op, JvpOp) else self.vjp
                 replace(op, derive(request, op.location))
 
@@ -106,7 +122,8 @@ class Differentiation:
         derived from.
         """
         callee = self.functions[request.callee]
-        inputs, results = rule.infer(callee, request.wrt, request.heads)
+        labels = request.intermediates if rule is VjpOp else ()
+        inputs, results = rule.infer(callee, request.wrt, request.heads, intermediates=labels)
         name = f"{request.callee}_{rule.MNEMONIC}"
         while name in self.taken:
             name += "_"
@@ -139,13 +156,22 @@ class Differentiation:
         block = function.entry_block
         with Builder(ir.InsertionPoint(block), location):
             with ir.InsertionPoint(block):
-                results = clone_body(self.functions, callee, list(block.arguments)[:count])
-            results = expand(block, needs_rule, results)
-            inputs = [block.arguments[i] for i in request.wrt]
+                tags = [
+                    t.operation.results[0] for t in tagged(VjpOp, callee, request.intermediates)
+                ]
+                operands = list(block.arguments)[:count]
+                if has_rule(callee) and not request.body:
+                    values = list(func.CallOp(callee, operands).operation.results)
+                else:
+                    values = clone_body(self.functions, callee, operands, tags, has_rule)
+            values = expand(block, needs_rule, values)
+            values = use_forward_functions(self.functions, block, values)
+            results, tags = values[: len(callee.type.results)], values[len(callee.type.results) :]
+            inputs = [*(block.arguments[i] for i in request.wrt), *tags]
             seeds = list(
                 zip((results[i] for i in request.heads), list(block.arguments)[count:], strict=True)
             )
-            gradients = reverse(block, inputs, seeds, location)
+            gradients = reverse(block, inputs, seeds, location, self)
             self._check_reachable(request, gradients, location)
             gradients = [
                 zeros_like(wrap(x)) if g is None else g
@@ -161,12 +187,9 @@ class Differentiation:
     ) -> None:
         if request.unreachable == "zeros":
             return
-        names = argument_names(self.functions[request.callee])
-        missing = [
-            f"'{names[i]}'"
-            for i, gradient in zip(request.wrt, gradients, strict=True)
-            if gradient is None
-        ]
+        every = argument_names(self.functions[request.callee])
+        names = [*(every[i] for i in request.wrt), *request.intermediates]
+        missing = [f"'{n}'" for n, g in zip(names, gradients, strict=True) if g is None]
         if missing:
             message = (
                 f"'gradopt.{request.kind}' op expected results of @{request.callee} that depend on "
@@ -174,6 +197,28 @@ class Differentiation:
                 'out, or ask for zeros with unreachable = "zeros" (allow_unused=True in Python)'
             )
             raise failure([(location, message)])
+
+    def has_call_rule(self, op: func.CallOp) -> bool:
+        """False for a call of a function without a body."""
+        return not self.functions[callee_of(op)].is_external
+
+    def call_rule(self, op: func.CallOp, cts: list[Any]) -> list[Any]:
+        """The gradients of a call by its operands: by the function's own backward function, or
+        through the function computed anew.
+        """
+        callee = self.functions[callee_of(op)]
+        if FORWARD in op.operation.attributes:
+            return custom_gradients(self.functions, op, cts)
+        heads = tuple(i for i, ct in enumerate(cts) if ct is not None)
+        operands = [wrap(o) for o in op.operation.operands]
+        wrt = tuple(i for i, o in enumerate(operands) if is_float(o.dtype))
+        derived = self.vjp(Request(callee.name.value, wrt, heads, body=True), op.location)
+        again = [optimization_barrier(o) for o in operands]
+        found = call(derived, *again, *(cts[i] for i in heads))[len(cts) :]
+        gradients: list[Any] = [None] * len(operands)
+        for i, gradient in zip(wrt, found, strict=True):
+            gradients[i] = gradient
+        return gradients
 
     # --- forward mode -----------------------------------------------------------------------------
 
@@ -234,9 +279,10 @@ def reverse(
     inputs: list[ir.Value],
     seeds: list[tuple[ir.Value, ir.Value]],
     location: ir.Location,
+    calls: Differentiation,
 ) -> list[Any]:
-    """Append the gradients of <results, cotangents> by `inputs` to the block, given (result,
-    cotangent) pairs.
+    """Append the gradients of <results, cotangents> by `inputs`, values of the block, to the block,
+    given (result, cotangent) pairs. `calls` has the rule of calls.
 
     Returns a tensor for each input; None where no seeded result depends on it. A gradient that is
     zero though its input is reached is made of zeros. Raises PassError with all ops that have no
@@ -249,14 +295,18 @@ def reverse(
     for result, ct in seeds:
         cotangents.setdefault(result, []).append(wrap(ct))
     faults = []
+    wanted, gradients_of = set(inputs), {}
     for op in reversed(ops):
         with Builder(ir.InsertionPoint(block), _derived_location(op)):
             cts = [_total(cotangents.pop(r, [])) for r in op.operation.results]
+        gradients_of.update(
+            (r, ct) for r, ct in zip(op.operation.results, cts, strict=True) if r in wanted
+        )
         if all(ct is None for ct in cts) or not any(o in active for o in _read(op)):
             continue
         operands = list(op.operation.operands)
-        fault = _missing_rule(op)
-        if fault is None and type(op).vjp is NO_GRADIENT:
+        fault = _missing_rule(op, calls)
+        if fault is None and getattr(type(op), "vjp", None) is NO_GRADIENT:
             continue
         with Builder(ir.InsertionPoint(block), _derived_location(op)):
             if fault:  # go on as if there were a rule, to find all that have none
@@ -265,6 +315,8 @@ def reverse(
                 gradients = [
                     zeros_like(wrap(o)) if g else None for o, g in zip(operands, go_on, strict=True)
                 ]
+            elif isinstance(op, func.CallOp):
+                gradients = calls.call_rule(op, cts)
             else:
                 gradients = _apply_rule(op, cts)
         for operand, gradient in zip(operands, gradients, strict=True):
@@ -273,7 +325,9 @@ def reverse(
     if faults:
         raise failure(reversed(faults))
     with Builder(ir.InsertionPoint(block), location):
-        totals = [_total(cotangents.get(x, [])) for x in inputs]
+        totals = [
+            gradients_of[x] if x in gradients_of else _total(cotangents.get(x, [])) for x in inputs
+        ]
         return [
             zeros_like(wrap(x)) if t is None and x in reached else t
             for x, t in zip(inputs, totals, strict=True)
@@ -339,7 +393,9 @@ def _derived_location(op: Any) -> ir.Location:
     )
 
 
-def _missing_rule(op: Any) -> str | None:
+def _missing_rule(op: Any, calls: Differentiation) -> str | None:
+    if isinstance(op, func.CallOp) and calls.has_call_rule(op):
+        return None
     if isinstance(op, Op) and hasattr(type(op), "vjp"):
         return None
     name = op.operation.name

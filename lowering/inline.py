@@ -77,12 +77,16 @@ def calls_in(function: func.FuncOp) -> list[func.CallOp]:
 
 
 def clone_body(
-    functions: Functions, callee: func.FuncOp, operands: Sequence[ir.Value]
+    functions: Functions,
+    callee: func.FuncOp,
+    operands: Sequence[ir.Value],
+    also: Sequence[ir.Value] = (),
+    keep: Callable[[func.FuncOp], bool] = lambda function: False,
 ) -> list[ir.Value]:
     """Append a copy of a function's body on `operands` at the current insertion point, calls in it
-    inlined too. No function may be recursive.
+    inlined too, but those of functions to `keep`. No function may be recursive.
 
-    Returns the values that the function returns.
+    Returns the values that the function returns, then the copies of `also`, values in its body.
     """
     frames = [_Frame(callee, operands)]
     while True:
@@ -91,9 +95,13 @@ def clone_body(
         if isinstance(op, func.ReturnOp):
             frames.pop()
             if not frames:
-                return frame.inside(op.operation.operands)
+                return frame.inside([*op.operation.operands, *also])
             frames[-1].enter(frames[-1].call.results, frame.inside(op.operation.operands))
-        elif isinstance(op, func.CallOp) and _has_body(functions, op):
+        elif (
+            isinstance(op, func.CallOp)
+            and _has_body(functions, op)
+            and not keep(functions[callee_of(op)])
+        ):
             frame.call = op.operation
             frames.append(_Frame(functions[callee_of(op)], frame.inside(op.operation.operands)))
         else:

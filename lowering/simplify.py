@@ -16,7 +16,7 @@ from ..dialect.arithmetic import AddOp, DivOp, MulOp, NegOp, SubOp
 from ..dialect.base import Op
 from ..dialect.builder import Builder
 from ..dialect.contraction import DotGeneralOp, free_axes
-from ..dialect.control import DerivativeOp, OptimizationBarrierOp, StopGradientOp, symbols
+from ..dialect.control import DerivativeOp, OptimizationBarrierOp, StopGradientOp, TagOp, symbols
 from ..dialect.creation import ConstantOp, constant, zeros_like
 from ..dialect.elementwise import Elementwise, MulNoNanOp
 from ..dialect.indexing import ScatterAddOp
@@ -53,12 +53,12 @@ def simplify(module: ir.Module, *, max_iterations: int = 4) -> None:
 def sweep(block: ir.Block, keep_stops: bool) -> bool:
     """Apply the rules once to every op, operands first; True if anything changed.
 
-    `keep_stops` keeps stop_gradient, which has a meaning as long as derivatives are still to be
-    written out.
+    `keep_stops` keeps stop_gradient and tag, which have a meaning as long as derivatives are still
+    to be written out.
     """
     changed = False
     for op in list(block.operations):
-        if not isinstance(op, Op) or (keep_stops and isinstance(op, StopGradientOp)):
+        if not isinstance(op, Op) or (keep_stops and isinstance(op, StopGradientOp | TagOp)):
             continue
         if isinstance(op, OptimizationBarrierOp) and not list(op.operation.results[0].uses):
             op.operation.erase()  # MLIR does not know that it does nothing
@@ -93,6 +93,11 @@ def simplifies(op_class: type[Op]) -> Callable[[Rule], Rule]:
         return rule
 
     return register
+
+
+@simplifies(TagOp)
+def _tag(op: Any) -> Any:
+    return op.x
 
 
 # --- constants ------------------------------------------------------------------------------------

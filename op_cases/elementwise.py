@@ -124,5 +124,6 @@ CASES = [
         attributes={"dtype": np.dtype("float32")},
     ),
     unary("stop_gradient", lambda x: x),
+    unary("tag", lambda x: x, attributes={"label": "x"}),
     unary("optimization_barrier", lambda x: x),
 ]

@@ -108,6 +108,7 @@ body(logic.ClampOp)(lambda x, low, high: minimum(maximum(x, low), high))
 body(logic.ConvertOp)(convert)
 body(logic.BitcastOp)(scalar.bitcast)
 body(control.StopGradientOp)(lambda x: x)
+body(control.TagOp)(lambda x, label: x)
 
 
 def shift_fits(x: Scalar, amount: Scalar) -> Scalar:

@@ -190,7 +190,7 @@ func.func private @f(%x: tensor<3xf32>, %n: tensor<3xi32>) -> tensor<3xf32> {
 }
 
 func.func @g() {
-  // expected-error@+1 {{'gradopt.vjp' op expected attributes out of: callee, wrt, heads, unreachable, got 'head'}}
+  // expected-error@+1 {{'gradopt.vjp' op expected attributes out of: callee, wrt, heads, unreachable, intermediates, got 'head'}}
   %0 = "gradopt.vjp"() {callee = @f, wrt = array<i64: 0>, head = 0 : i64} : () -> (() -> ())
   return
 }
