@@ -156,14 +156,7 @@ class Differentiation:
         block = function.entry_block
         with Builder(ir.InsertionPoint(block), location):
             with ir.InsertionPoint(block):
-                tags = [
-                    t.operation.results[0] for t in tagged(VjpOp, callee, request.intermediates)
-                ]
-                operands = list(block.arguments)[:count]
-                if has_rule(callee) and not request.body:
-                    values = list(func.CallOp(callee, operands).operation.results)
-                else:
-                    values = clone_body(self.functions, callee, operands, tags, has_rule)
+                values = self._body(request, list(block.arguments)[:count], location)
             values = expand(block, needs_rule, values)
             values = use_forward_functions(self.functions, block, values)
             results, tags = values[: len(callee.type.results)], values[len(callee.type.results) :]
@@ -197,6 +190,21 @@ class Differentiation:
                 'out, or ask for zeros with unreachable = "zeros" (allow_unused=True in Python)'
             )
             raise failure([(location, message)])
+
+    def _body(
+        self, request: Request, operands: list[ir.Value], location: ir.Location
+    ) -> list[ir.Value]:
+        """What is differentiated, on `operands`: a copy of the function's body, or a call where the
+        function has a rule of its own. Returns its results, then the intermediates.
+        """
+        callee = self.functions[request.callee]
+        tags = [t.operation.results[0] for t in tagged(VjpOp, callee, request.intermediates)]
+        if not has_rule(callee) or request.body:
+            return clone_body(self.functions, callee, operands, tags, has_rule)
+        if tags:
+            message = f"expected no intermediates inside @{request.callee}, which has its own rule"
+            raise failure([(location, message)])
+        return [ir.Value(v) for v in call(callee, *map(wrap, operands))]
 
     def has_call_rule(self, op: func.CallOp) -> bool:
         """False for a call of a function without a body."""
