@@ -102,6 +102,7 @@ class Op(Gradopt.Operation, traits=[ext.Pure]):
     ATTRIBUTES = {}  # field -> (AttributeKind, default)
     OPERANDS = {}  # field -> whether it is variadic; RESULTS likewise
     RESULTS = {}
+    UPDATES = False  # True where the result may be written over the first operand
     WIDEN = True  # False for ops on bits, whose reference must see 16-bit floats as they are
 
     if TYPE_CHECKING:

@@ -53,6 +53,7 @@ class ScatterAddOp(Op, name="scatter_add"):
     : (tensor<10x4xf32>, tensor<3xi32>, tensor<3x4xf32>) -> tensor<10x4xf32>`
     """
 
+    UPDATES = True
     x: Operand
     indices: Operand
     updates: Operand
