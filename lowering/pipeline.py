@@ -18,6 +18,7 @@ from ..dialect.mlir import diagnostics, ir, location, passmanager
 from ..errors import Diagnostic, PassError, PipelineError
 from . import bufferize, decompose, differentiate, inline, simplify, to_linalg
 from .passes import PASSES
+from .target import Target, check_dtypes
 
 STAGES = {
     "graph": "",
@@ -210,15 +211,17 @@ def run(
                 after(step, time.perf_counter() - start)
 
 
-def lower(module: ir.Module) -> tuple[ir.Module, dict[str, list[str]]]:
-    """A copy of a module as IREE gets it, and the names of the ops that stood at each `file:line`
-    before they were lowered.
+def lower(module: ir.Module, target: Target) -> tuple[ir.Module, dict[str, list[str]]]:
+    """A copy of a module as IREE gets it for a target, and the names of the ops that stood at each
+    `file:line` before they were lowered. Raises PassError for element types that the target does
+    not compute in.
     """
     names: dict[str, list[str]] = {}
     with module.context:
         copy = ir.Module.parse(module.operation.get_asm(enable_debug_info=True))
         for stage, passes in STAGES.items():
             if stage == "linalg":
+                check_dtypes(copy, target)
                 names = _ops_by_line(copy)
             run(copy, passes)
     return copy, names

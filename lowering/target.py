@@ -12,8 +12,15 @@ import dataclasses
 import functools
 import hashlib
 import platform
+from collections.abc import Iterable
 
+import numpy as np
+
+from ..dialect.control import symbols
+from ..dialect.mlir import ir
+from ..dialect.types import DTYPES, dtype_from_mlir, dtype_to_mlir
 from ..errors import CompileError
+from .passes import failure
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +40,7 @@ class Target:
     driver: str
     flags: tuple[str, ...]
     ladder: tuple[Rung, ...]
+    dtypes: tuple[np.dtype, ...] = DTYPES  # what it computes in; others are refused, not narrowed
 
     def identity(self) -> str:
         """What distinguishes machines for this target: code for one may not run on another."""
@@ -79,6 +87,40 @@ def target(name: str) -> Target:
     if name not in TARGETS:
         raise CompileError(f"expected a target out of {', '.join(TARGETS)}, got '{name}'")
     return TARGETS[name]
+
+
+def check_dtypes(module: ir.Module, target: Target) -> None:
+    """Raise for every op and argument whose element type the target does not compute in: nothing is
+    narrowed in silence.
+    """
+    known = {dtype_to_mlir(d) for d in target.dtypes}
+    faults = []
+    for function in symbols(module).values():
+        for op in [] if function.is_external else function.entry_block.operations:
+            values = [*op.operation.operands, *op.operation.results]
+            if lost := _outside(values, known):
+                faults.append((op.location, f"'{op.operation.name}' op {_refusal(target, lost)}"))
+        arguments = [] if function.is_external else function.entry_block.arguments
+        if lost := _outside(arguments, known):
+            faults.append((function.location, f"@{function.name.value} {_refusal(target, lost)}"))
+    if faults:
+        raise failure(faults)
+
+
+def _outside(values: Iterable[ir.Value], known: set[ir.Type]) -> str:
+    """The name of an element type that is not among those known; "" if there is none."""
+    for value in values:
+        if isinstance(value.type, ir.RankedTensorType) and value.type.element_type not in known:
+            return dtype_from_mlir(value.type.element_type).name
+    return ""
+
+
+def _refusal(target: Target, dtype: str) -> str:
+    names = ", ".join(d.name for d in target.dtypes)
+    return (
+        f"expected an element type that target '{target.name}' computes in ({names}), got {dtype}; "
+        "convert the inputs first, or choose another target"
+    )
 
 
 @functools.cache

@@ -112,7 +112,7 @@ def compile_modules(modules: Sequence[ir.Module], name: str, target: Target) -> 
         functions: list[str] = []
         ops: dict[str, list[str]] = {}
         for module in modules:
-            lowered, names = pipeline.lower(module)
+            lowered, names = pipeline.lower(module, target)
             with module.context:
                 functions += [_standing_alone(op) for op in lowered.body.operations]
             for place in names:

@@ -192,7 +192,7 @@ def module_for(graph: Graph, target: Target, disk_cache: bool) -> Module:
 
 def compile_graph(module: ir.Module, name: str, target: Target) -> bytes:
     """The VMFB of a graph's module, which is lowered in a copy."""
-    lowered, ops = pipeline.lower(module)
+    lowered, ops = pipeline.lower(module, target)
     with module.context:
         return compile_linalg(lowered.operation.get_asm(enable_debug_info=True), target, name, ops)
 
