@@ -20,6 +20,7 @@ from . import (
     tensor,
     transcendental,
     transform,
+    window,
 )
 
 __all__ = [
@@ -41,4 +42,5 @@ __all__ = [
     "tensor",
     "transcendental",
     "transform",
+    "window",
 ]

@@ -350,7 +350,7 @@ def conv(
         x, w = promote_together(FLOAT, (x, w))
         last, s, d = _settings(ConvOp, x, layout, strides, dilation)
         extents, window = image_parts(x.spec, last)[1], kernel_parts(w.spec, last)[0]
-        low, high = _padding(ConvOp, padding, extents, window, s, d)
+        low, high = paddings(ConvOp, padding, extents, window, s, d)
         attributes: dict[str, Any] = {"strides": s, "low": low, "high": high, "dilation": d}
         return ConvOp.emit(x, w, **attributes, groups=groups, channels_last=last, name=name)
 
@@ -380,7 +380,7 @@ def conv_transpose(
         if None in (*extents, *window):
             raise op.error("known spatial extents", f"{g.spec} and {w.spec}")
         full = tuple(n * step for n, step in zip(extents, s, strict=True))
-        low, high = _padding(op, padding, full, window, s, d)
+        low, high = paddings(op, padding, full, window, s, d)
         if not _is_same(padding):
             sizes = zip(extents, window, s, d, low, high, strict=True)
             full = tuple((n - 1) * t + e * (k - 1) + 1 - l - h for n, k, t, e, l, h in sizes)
@@ -409,7 +409,7 @@ def _is_same(padding: Any) -> bool:
     return isinstance(padding, str) and padding.upper() == "SAME"
 
 
-def _padding(
+def paddings(
     op_class: type[Op], padding: Any, extents: Any, window: Any, strides: Any, dilation: Any
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """What is added before and behind each spatial axis."""

@@ -14,6 +14,7 @@ from . import (
     nn,
     reduction,
     shape,
+    window,
 )
 from .case import Case
 
@@ -28,6 +29,7 @@ FAMILIES = {
         indexing,
         nn,
         creation,
+        window,
     )
 }
 """Rows by family."""

@@ -1,7 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """The lowerings to linalg, one file an op family."""
 
-from . import build, contraction, convolution, creation, elementwise, indexing, nn, reduction, shape
+from . import (
+    build,
+    contraction,
+    convolution,
+    creation,
+    elementwise,
+    indexing,
+    nn,
+    reduction,
+    shape,
+    window,
+)
 from .registry import BODIES, LOWERINGS, is_lowered
 
 __all__ = [
@@ -17,4 +28,5 @@ __all__ = [
     "nn",
     "reduction",
     "shape",
+    "window",
 ]

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Windows over images."""
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..dialect.base import OPS
+from .case import Case, ints, jax, jnp, reals, seed
+
+seed(50)
+
+
+def window_attributes(
+    window: tuple[int, ...],
+    strides: tuple[int, ...] | None = None,
+    low: tuple[int, ...] | None = None,
+    high: tuple[int, ...] | None = None,
+    dilation: tuple[int, ...] | None = None,
+    base_dilation: tuple[int, ...] | None = None,
+    channels_last: bool = True,
+) -> dict[str, Any]:
+    none, one = (0,) * len(window), (1,) * len(window)
+    return {
+        "window": window,
+        "strides": strides or window,
+        "low": low or none,
+        "high": high or none,
+        "dilation": dilation or one,
+        "base_dilation": base_dilation or one,
+        "channels_last": channels_last,
+    }
+
+
+def jax_sum(a: dict[str, Any]) -> Callable[..., Any]:
+
+    def full(values: tuple[int, ...], rest: Any) -> tuple[Any, ...]:
+        return (rest, *values, rest) if a["channels_last"] else (rest, rest, *values)
+
+    def pool(x: Any) -> Any:
+        return jax.lax.reduce_window(
+            x,
+            np.array(0, x.dtype),
+            jax.lax.add,
+            full(a["window"], 1),
+            full(a["strides"], 1),
+            full(tuple(zip(a["low"], a["high"], strict=True)), (0, 0)),
+            full(a["base_dilation"], 1),
+            full(a["dilation"], 1),
+        )
+
+    return pool
+
+
+def jax_extreme(a: dict[str, Any], start: float, extreme: str) -> Callable[..., Any]:
+    """The extreme of slices, one a place of the window. JAX's own pools have no gradient where they
+    are dilated, and give that of ties to one element.
+    """
+
+    def pool(x: Any) -> Any:
+        x = x if a["channels_last"] else jnp.moveaxis(x, 1, -1)
+        widths = [
+            (0, 0, 0),
+            *zip(a["low"], a["high"], (b - 1 for b in a["base_dilation"]), strict=True),
+            (0, 0, 0),
+        ]
+        x = jax.lax.pad(x, np.array(start, x.dtype), widths)
+        met = []
+        for place in itertools.product(*map(range, a["window"])):
+            where = [slice(None)]
+            for k, n, w, s, d in zip(
+                place, x.shape[1:-1], a["window"], a["strides"], a["dilation"], strict=True
+            ):
+                where.append(slice(k * d, n - (w - 1 - k) * d, s))
+            met.append(x[tuple(where)])
+        y = getattr(jnp, extreme)(jnp.stack(met), axis=0)
+        return y if a["channels_last"] else jnp.moveaxis(y, -1, 1)
+
+    return pool
+
+
+def jax_avg(a: dict[str, Any], include: bool) -> Callable[..., Any]:
+    total = jax_sum(a)
+
+    def pool(x: Any) -> Any:
+        counted = jnp.ones(x.shape) if not include else None
+        return total(x) / (np.prod(a["window"]) if include else total(counted))
+
+    return pool
+
+
+def shuffled(*shape: int) -> np.ndarray:
+    """Distinct numbers, 0.1 apart: which of them is the greatest does not depend on small steps."""
+    order = np.argsort(reals(int(np.prod(shape))))
+    return (np.argsort(order) * 0.1 - 2).reshape(shape)
+
+
+def pool_cases(suffix: str, shape: tuple[int, ...], a: dict[str, Any]) -> list[Case]:
+    """Every pool, and the ops of the extremes' gradients, for one setting."""
+    x = shuffled(*shape)
+    few = ints(*shape, low=0, high=3).astype(np.float64)
+    y = OPS["max_pool"].evaluate(few, **a)[0]
+    return [
+        Case("sum_pool", [x], jax_sum(a), a, suffix=suffix),
+        Case("max_pool", [x], jax_extreme(a, -np.inf, "max"), a, suffix=suffix),
+        Case("min_pool", [x], jax_extreme(a, np.inf, "min"), a, suffix=suffix),
+        Case("avg_pool", [x], jax_avg(a, True), a, suffix=suffix),
+        Case("count_ties", [few, y], None, a, suffix=suffix),
+        Case("pool_ties", [few, y, reals(*shape)], None, a, wrt=(2,), suffix=suffix),
+        Case("unpool_ties", [few, y, reals(*y.shape)], None, a, wrt=(2,), suffix=suffix),
+    ]
+
+
+SETTINGS = {
+    "": ((2, 8, 6, 3), window_attributes((2, 2))),
+    "overlapping": ((2, 9, 8, 5), window_attributes((3, 3), (2, 2), (1, 0), (1, 1))),
+    "stride1": ((1, 5, 6, 2), window_attributes((3, 2), (1, 1), (1, 0), (1, 1))),
+    "channels_first": (
+        (2, 3, 7, 6),
+        window_attributes((3, 2), (2, 1), (0, 1), (1, 0), channels_last=False),
+    ),
+    "dilated": ((1, 9, 9, 2), window_attributes((3, 2), (2, 1), (1, 2), (2, 1), (2, 3))),
+    "spread": (
+        (1, 4, 5, 2),
+        window_attributes((3, 4), (2, 1), (2, 1), (1, 0), base_dilation=(2, 3)),
+    ),
+    "gaps": ((1, 11, 3), window_attributes((2,), (3,), (1,), (0,))),
+    "cut": ((1, 9, 3), window_attributes((3,), (2,), (-2,), (1,))),
+    "large": ((1, 12, 11, 2), window_attributes((5, 5), (2, 1), (2, 2), (2, 1))),
+    "one_axis": ((3, 10, 2), window_attributes((4,), (3,), (1,), (2,))),
+    "three_axes": (
+        (1, 4, 5, 4, 2),
+        window_attributes((2, 3, 2), (1, 2, 2), (0, 1, 0), (1, 1, 0)),
+    ),
+}
+
+CASES = [
+    *itertools.chain(*(pool_cases(name, *setting) for name, setting in SETTINGS.items())),
+    Case(
+        "avg_pool",
+        [reals(2, 7, 6, 3)],
+        jax_avg(SETTINGS["overlapping"][1], False),
+        SETTINGS["overlapping"][1] | {"count_include_pad": False},
+        suffix="real_places",
+    ),
+    Case(
+        "avg_pool",
+        [reals(2, 3, 7, 6)],
+        jax_avg(SETTINGS["channels_first"][1], False),
+        SETTINGS["channels_first"][1] | {"count_include_pad": False},
+        suffix="real_places_first",
+    ),
+    Case(
+        "max_pool",
+        [ints(2, 7, 6, 3)],
+        jax_extreme(SETTINGS["overlapping"][1], -(2**31), "max"),
+        SETTINGS["overlapping"][1],
+        suffix="int",
+    ),
+]
