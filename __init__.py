@@ -158,6 +158,7 @@ from .dialect.transcendental import (
 )
 from .dialect.transform import grad, jvp, value_and_grad, vjp
 from .dialect.types import TensorSpec
+from .dialect.window import avg_pool, max_pool, min_pool, sum_pool
 from .runtime.artifact import export
 from .runtime.cache import cache_info
 from .runtime.device import Array, device_put

@@ -22,7 +22,7 @@ from .creation import constant, zeros_like
 from .elementwise import ACCEPTS, FLOAT, NUMERIC, as_tensor
 from .nn import as_wide
 from .reduction import as_float, summable
-from .types import TensorSpec, float32, float64, is_float, limits_of
+from .types import TensorSpec, float32, is_float, limits_of
 
 GEOMETRY = ("window", "strides", "low", "high", "dilation", "base_dilation")
 
@@ -116,9 +116,7 @@ class SumPoolOp(WindowOp, name="sum_pool"):
         spatial = image_parts(self.x.spec, self.channels_last)[1]
         windows = image_parts(ct.spec, self.channels_last)[1]
         low, high = [], []
-        for n, p, k, s, lo, _, d, base in zip(
-            spatial, windows, *geometry(attributes), strict=True
-        ):
+        for n, p, k, s, lo, _, d, base in zip(spatial, windows, *geometry(attributes), strict=True):
             low.append(d * (k - 1) - lo)
             high.append(spread_extent(n, base) - spread_extent(p, s) + lo)
         exchanged = {"strides": self.base_dilation, "base_dilation": self.strides}
@@ -384,9 +382,7 @@ def elements(x: np.ndarray, fill: Any, attributes: dict[str, Any]) -> Iterator[n
     padded = padded[(slice(None), *kept)]
     for place in itertools.product(*map(range, window)):
         where = []
-        for m, k, w, s, d in zip(
-            padded.shape[1:-1], place, window, strides, dilation, strict=True
-        ):
+        for m, k, w, s, d in zip(padded.shape[1:-1], place, window, strides, dilation, strict=True):
             count = (m - d * (w - 1) - 1) // s + 1
             where.append(slice(k * d, k * d + (count - 1) * s + 1, s))
         yield padded[(slice(None), *where)]
@@ -412,9 +408,7 @@ def max_pool(
     extent = ceil(n / stride)) or a (low, high) pair for each spatial axis; it is never chosen.
     `ceil_mode` adds a last window that hangs over the end, if it starts inside, as PyTorch does.
     """
-    return _pool(
-        MaxPoolOp, x, window, strides, padding, dilation, ceil_mode, channels_last, name
-    )
+    return _pool(MaxPoolOp, x, window, strides, padding, dilation, ceil_mode, channels_last, name)
 
 
 def min_pool(
@@ -428,9 +422,7 @@ def min_pool(
     name: str | None = None,
 ) -> Any:
     """Smallest element of each window; otherwise as `max_pool`."""
-    return _pool(
-        MinPoolOp, x, window, strides, padding, dilation, ceil_mode, channels_last, name
-    )
+    return _pool(MinPoolOp, x, window, strides, padding, dilation, ceil_mode, channels_last, name)
 
 
 def sum_pool(
@@ -447,9 +439,7 @@ def sum_pool(
     below 32 bits are summed in 32 bits.
     """
     x = summable(x)
-    return _pool(
-        SumPoolOp, x, window, strides, padding, dilation, ceil_mode, channels_last, name
-    )
+    return _pool(SumPoolOp, x, window, strides, padding, dilation, ceil_mode, channels_last, name)
 
 
 def avg_pool(
@@ -487,9 +477,7 @@ def _pool(
 ) -> Any:
     with builders.owner(op_class.MNEMONIC, (x,)):
         x = as_tensor(x)
-        found = window_attributes(
-            op_class, x, window, strides, padding, dilation, channels_last
-        )
+        found = window_attributes(op_class, x, window, strides, padding, dilation, channels_last)
         if ceil_mode:
             over = _overhang(image_parts(x.spec, channels_last)[1], found)
             found["high"] = tuple(h + o for h, o in zip(found["high"], over, strict=True))

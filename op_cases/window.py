@@ -129,6 +129,9 @@ SETTINGS = {
     "gaps": ((1, 11, 3), window_attributes((2,), (3,), (1,), (0,))),
     "cut": ((1, 9, 3), window_attributes((3,), (2,), (-2,), (1,))),
     "large": ((1, 12, 11, 2), window_attributes((5, 5), (2, 1), (2, 2), (2, 1))),
+    "larger": ((1, 12, 22, 2), window_attributes((9, 17), (1, 2), (2, 2), (2, 1))),
+    "larger_dilated": ((1, 81, 2), window_attributes((33,), (1,), (3,), (1,), (2,))),
+    "larger_strides": ((1, 301, 1), window_attributes((140,), (2,), (3,), (1,), (2,))),
     "one_axis": ((3, 10, 2), window_attributes((4,), (3,), (1,), (2,))),
     "three_axes": (
         (1, 4, 5, 4, 2),

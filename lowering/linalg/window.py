@@ -19,7 +19,7 @@ import numpy as np
 
 from ...dialect.convolution import image_parts
 from ...dialect.mlir import arith, ir
-from ...dialect.types import bool_, float32, is_narrow
+from ...dialect.types import bool_, float32
 from ...dialect.window import (
     CountTiesOp,
     MaxPoolOp,
@@ -37,8 +37,11 @@ from .registry import lowers
 from .scalar import Scalar, convert, select
 from .shape import extract, padded, spread
 
-MOST_SLICES = 16
-"""Windows of more places are reduced in loops over them."""
+MOST_SLICES, MOST_COMPARED = 16, 64
+"""Plain reductions of windows of more places are in loops over the places, which IREE knows as
+pools; those that compare, and what is gathered, only beyond the second number: IREE vectorizes
+their slices, not their loops (7 x 7 places: 7 and 71 ms).
+"""
 
 Step = Callable[..., Scalar]
 """(accumulated, *elements) -> accumulated."""
@@ -95,7 +98,7 @@ def fold_windows(
     def scalars(elements: Sequence[ir.Value], types: Sequence[np.dtype]) -> list[Scalar]:
         return [_computed(v, t) for v, t in zip(elements, types, strict=True)]
 
-    if math.prod(window) <= MOST_SLICES:
+    if math.prod(window) <= (MOST_COMPARED if values else MOST_SLICES):
         met = []
         for place in itertools.product(*map(range, window)):
             start = [0, *(k * d for k, d in zip(place, dilation, strict=True)), 0]
@@ -202,6 +205,9 @@ def _fold_ties(op: Any, x: ir.Value, y: ir.Value, c: ir.Value | None, dtype: np.
 class Axis:
     """An axis of n elements met by windows: the element q is at place q + low of the padded axis;
     window p is at places p stride + k dilation, k < window.
+
+    The element q = stride u + r is met by the windows u + first - j at their places r + offset +
+    stride j, as far as they have such places: `shifts` are the numbers j.
     """
 
     n: int
@@ -222,45 +228,62 @@ class Axis:
         return self.low - self.first * self.stride
 
     @property
-    def groups(self) -> int:
-        """How many strides the elements extend over."""
-        return -(-(self.offset + self.n) // self.stride)
+    def end(self) -> int:
+        """The last place of a window."""
+        return self.dilation * (self.window - 1)
 
     @property
-    def reach(self) -> int:
-        """How many strides a window extends over: an element is in at most as many windows."""
-        return -(-(self.dilation * (self.window - 1) + 1) // self.stride)
+    def groups(self) -> int:
+        """How many strides the elements extend over."""
+        return -(-self.n // self.stride)
+
+    @property
+    def shifts(self) -> range:
+        least = -((self.offset + self.stride - 1) // self.stride)
+        return range(least, (self.end - self.offset) // self.stride + 1)
 
     @property
     def before(self) -> int:
-        """Windows to add in front, so that there are first - reach + 1 to first + groups - 1."""
-        return max(0, self.reach - 1 - self.first)
+        """Windows to add in front and behind, so that there are all that are looked at."""
+        return max(0, self.shifts[-1] - self.first)
 
     @property
     def after(self) -> int:
-        return max(0, self.first + self.groups - self.windows)
+        return max(0, self.first - self.shifts[0] + self.groups - self.windows)
 
     def start(self, shift: int) -> int:
-        """The window `shift` before that of the first element, with those added in front."""
+        """The window `shift` before `first`, with those added in front."""
         return self.first - shift + self.before
 
-    def meets(self, place: ir.Value, shift: int) -> ir.Value | bool:
-        """Whether the window `shift` back has a place at `place` + shift stride, for a place in [0,
-        stride).
+    def meets(self, r: ir.Value, shift: int) -> ir.Value | bool:
+        """Whether the window `shift` back has the place r + offset + shift stride; True where that
+        is so for every r < stride.
         """
-        at, end = shift * self.stride, self.dilation * (self.window - 1)
-        if self.stride == 1:
-            return at % self.dilation == 0 and at <= end
-        if self.dilation == 1 and at + self.stride - 1 <= end:
+        if all(self._hits(shift)):
             return True
-        return self.meets_at(arith.addi(place, build.index(at)))
+        return self.is_place(arith.addi(r, build.index(self.offset + shift * self.stride)))
 
-    def meets_at(self, place: ir.Value) -> ir.Value:
-        """Whether the window has an element at `place`, counted from its start."""
-        end = build.index(self.dilation * (self.window - 1))
-        found = arith.cmpi(arith.CmpIPredicate.sle, place, end)
+    def never(self, shift: int) -> bool:
+        """Whether no element meets the window `shift` back."""
+        return not any(self._hits(shift))
+
+    def always(self) -> bool:
+        """Whether all elements meet all windows that are looked at."""
+        return all(all(self._hits(j)) for j in self.shifts)
+
+    def _hits(self, shift: int) -> list[bool]:
+        """For each r, whether the window `shift` back has the place r + offset + shift stride."""
+        least = self.offset + shift * self.stride
+        places = range(least, least + self.stride)
+        return [0 <= p <= self.end and p % self.dilation == 0 for p in places]
+
+    def is_place(self, place: ir.Value) -> ir.Value:
+        """Whether a window has an element at `place`, counted from its start."""
+        below = arith.cmpi(arith.CmpIPredicate.sle, place, build.index(self.end))
+        above = arith.cmpi(arith.CmpIPredicate.sge, place, build.index(0))
+        found = arith.andi(below, above)
         if self.dilation > 1:
-            rest = arith.remui(place, build.index(self.dilation))
+            rest = arith.remsi(place, build.index(self.dilation))
             equal = arith.cmpi(arith.CmpIPredicate.eq, rest, build.index(0))
             found = arith.andi(found, equal)
         return found
@@ -289,9 +312,8 @@ def gather_windows(
     groups, places = [1 + 2 * i for i in range(rank)], [2 + 2 * i for i in range(rank)]
     inputs: list[tuple[ir.Value, list[Any]]] = []
     for x in images:
-        low = [0, *(a.offset for a in axes), 0]
-        high = [0, *(a.groups * a.stride - a.offset - a.n for a in axes), 0]
-        whole = padded(x, low, high, build.number(0, build.element_of(x)))
+        high = [0, *(a.groups * a.stride - a.n for a in axes), 0]
+        whole = padded(x, [0] * len(high), high, build.number(0, build.element_of(x)))
         inputs.append((build.reshape(whole, split), loops))
     around = [0, *(a.before for a in axes), 0], [0, *(a.after for a in axes), 0]
     values = [
@@ -299,19 +321,17 @@ def gather_windows(
         for v, p in zip(values, paddings, strict=True)
     ]
     count, kinds = len(images), (list(dtypes[: len(images)]), list(dtypes[len(images) :]))
-    reach = [a.reach for a in axes]
     kinds_of_loops = [PARALLEL] * len(loops)
-    start = [a.start(a.reach - 1) for a in axes]
 
     def scalars(elements: Sequence[ir.Value], types: Sequence[np.dtype]) -> list[Scalar]:
         return [_computed(v, t) for v, t in zip(elements, types, strict=True)]
 
+    reach = [len(a.shifts) for a in axes]
+    shifts = list(itertools.product(*(a.shifts for a in axes)))
     shifts = [
-        s
-        for s in itertools.product(*map(range, reach))
-        if all(a.stride > 1 or (at % a.dilation == 0) for a, at in zip(axes, s, strict=True))
+        s for s in shifts if not any(a.never(j) for a, j in zip(axes, s, strict=True))
     ]
-    if len(shifts) <= MOST_SLICES:
+    if len(shifts) <= MOST_COMPARED:
         for shift in shifts:
             first = [0, *(a.start(s) for a, s in zip(axes, shift, strict=True)), 0]
             extents = [n, *(a.groups for a in axes), c]
@@ -333,7 +353,8 @@ def gather_windows(
     else:  # loops over windows from the first that meets an element to the last
         later = range(len(loops), len(loops) + rank)
         moving = [dim(g) + dim(j) for g, j in zip(groups, later, strict=True)]
-        extents = [n, *(a.groups + a.reach - 1 for a in axes), c]
+        extents = [n, *(a.groups + len(a.shifts) - 1 for a in axes), c]
+        start = [a.start(a.shifts[-1]) for a in axes]
         for v in values:
             part = extract(v, [0, *start, 0], extents, [1] * (rank + 2))
             inputs.append((part, [0, *moving, 2 * rank + 1]))
@@ -344,9 +365,11 @@ def gather_windows(
         def body(*elements: ir.Value) -> list[ir.Value]:
             found = []
             for a, p, j in zip(axes, places, later, strict=True):
-                back = arith.subi(build.index(a.reach - 1), build.loop_index(j))
-                shift = arith.muli(back, build.index(a.stride))
-                found.append(a.meets_at(arith.addi(build.loop_index(p), shift)))
+                if a.always():
+                    continue
+                back = arith.subi(build.index(a.shifts[-1]), build.loop_index(j))
+                least = arith.addi(arith.muli(back, build.index(a.stride)), build.index(a.offset))
+                found.append(a.is_place(arith.addi(build.loop_index(p), least)))
             own = scalars(elements[:count], kinds[0])
             theirs = scalars(elements[count:-2], kinds[1])
             return [step(Scalar(elements[-1], out), _all(found), *own, *theirs).value]
@@ -354,10 +377,9 @@ def gather_windows(
         result = build.fill(0, split, element)
     whole = build.generic(inputs, [(result, loops)], kinds_of_loops, body)[0]
     merged = build.reshape(whole, [n, *(a.groups * a.stride for a in axes), c])
-    cut = [0, *(a.offset for a in axes), 0]
-    if all(a.offset == 0 and a.n == a.groups * a.stride for a in axes):
+    if all(a.n == a.groups * a.stride for a in axes):
         return merged
-    return extract(merged, cut, [n, *(a.n for a in axes), c], [1] * (rank + 2))
+    return extract(merged, [0] * (rank + 2), [n, *(a.n for a in axes), c], [1] * (rank + 2))
 
 
 def _ends(x: ir.Value) -> tuple[build.Extent, build.Extent]:
@@ -424,8 +446,6 @@ def unpool_ties(op: Any, x: ir.Value, y: ir.Value, g: ir.Value) -> ir.Value:
         return total + select(equal if met is None else equal & met, more, 0)
 
     wide = accumulator(dtype)
-    z = gather_windows(
-        [image], [y, g], [math.nan, 0], axes, [kind, kind, dtype], wide, step
-    )
+    z = gather_windows([image], [y, g], [math.nan, 0], axes, [kind, kind, dtype], wide, step)
     z = extract(z, [0] * build.rank_of(z), [n, *spatial, c], [1, *op.base_dilation, 1])
     return images_back(rounded(z, wide, dtype), last)
