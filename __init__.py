@@ -98,6 +98,8 @@ from .dialect.nn import (
     rms_norm,
     softmax,
 )
+from .dialect.patches import extract_patches, fold_patches
+from .dialect.pooling import avg_pool, max_pool, min_pool, sum_pool
 from .dialect.reduction import (
     all,
     any,
@@ -158,7 +160,6 @@ from .dialect.transcendental import (
 )
 from .dialect.transform import grad, jvp, value_and_grad, vjp
 from .dialect.types import TensorSpec
-from .dialect.window import avg_pool, max_pool, min_pool, sum_pool
 from .runtime.artifact import export
 from .runtime.cache import cache_info
 from .runtime.device import Array, device_put

@@ -36,7 +36,7 @@ def window_attributes(
 
 def jax_sum(a: dict[str, Any]) -> Callable[..., Any]:
 
-    def full(values: tuple[int, ...], rest: Any) -> tuple[Any, ...]:
+    def full(values: tuple[Any, ...], rest: Any) -> tuple[Any, ...]:
         return (rest, *values, rest) if a["channels_last"] else (rest, rest, *values)
 
     def pool(x: Any) -> Any:
@@ -54,28 +54,28 @@ def jax_sum(a: dict[str, Any]) -> Callable[..., Any]:
     return pool
 
 
+def jax_place(x: Any, place: tuple[int, ...], a: dict[str, Any], fill: float = 0) -> Any:
+    """What all windows meet at one place, (N, *windows, C)."""
+    x = x if a["channels_last"] else jnp.moveaxis(x, 1, -1)
+    between = (b - 1 for b in a["base_dilation"])
+    widths = [(0, 0, 0), *zip(a["low"], a["high"], between, strict=True), (0, 0, 0)]
+    x = jax.lax.pad(x, np.array(fill, x.dtype), widths)
+    where = [slice(None)]
+    for k, n, w, s, d in zip(
+        place, x.shape[1:-1], a["window"], a["strides"], a["dilation"], strict=True
+    ):
+        where.append(slice(k * d, n - (w - 1 - k) * d, s))
+    return x[tuple(where)]
+
+
 def jax_extreme(a: dict[str, Any], start: float, extreme: str) -> Callable[..., Any]:
     """The extreme of slices, one a place of the window. JAX's own pools have no gradient where they
     are dilated, and give that of ties to one element.
     """
 
     def pool(x: Any) -> Any:
-        x = x if a["channels_last"] else jnp.moveaxis(x, 1, -1)
-        widths = [
-            (0, 0, 0),
-            *zip(a["low"], a["high"], (b - 1 for b in a["base_dilation"]), strict=True),
-            (0, 0, 0),
-        ]
-        x = jax.lax.pad(x, np.array(start, x.dtype), widths)
-        met = []
-        for place in itertools.product(*map(range, a["window"])):
-            where = [slice(None)]
-            for k, n, w, s, d in zip(
-                place, x.shape[1:-1], a["window"], a["strides"], a["dilation"], strict=True
-            ):
-                where.append(slice(k * d, n - (w - 1 - k) * d, s))
-            met.append(x[tuple(where)])
-        y = getattr(jnp, extreme)(jnp.stack(met), axis=0)
+        met = jnp.stack([jax_place(x, k, a, start) for k in np.ndindex(*a["window"])])
+        y = getattr(jnp, extreme)(met, axis=0)
         return y if a["channels_last"] else jnp.moveaxis(y, -1, 1)
 
     return pool
@@ -95,6 +95,30 @@ def shuffled(*shape: int) -> np.ndarray:
     """Distinct numbers, 0.1 apart: which of them is the greatest does not depend on small steps."""
     order = np.argsort(reals(int(np.prod(shape))))
     return (np.argsort(order) * 0.1 - 2).reshape(shape)
+
+
+def patch_cases(suffix: str, shape: tuple[int, ...], a: dict[str, Any]) -> list[Case]:
+    """Patches and their sums, for one setting."""
+    x, last, axes = reals(*shape), a["channels_last"], len(a["window"])
+
+    def patches(x: Any) -> Any:
+        found = jnp.stack([jax_place(x, k, a) for k in np.ndindex(*a["window"])], axis=-1)
+        found = found.reshape(*found.shape[:-1], *a["window"])  # (N, *windows, C, *window)
+        if last:
+            return jnp.moveaxis(found, axes + 1, -1)
+        around = range(1, axes + 1)
+        return found.transpose(0, axes + 1, *(a + axes + 1 for a in around), *around)
+
+    y = reals(*jax.eval_shape(patches, x).shape)
+    extents = shape[1:-1] if last else shape[2:]
+
+    def fold(y: Any) -> Any:
+        return jax.linear_transpose(patches, x)(y)[0]
+
+    return [
+        Case("extract_patches", [x], patches, a, suffix=suffix),
+        Case("fold_patches", [y], fold, {"extents": extents} | a, suffix=suffix),
+    ]
 
 
 def pool_cases(suffix: str, shape: tuple[int, ...], a: dict[str, Any]) -> list[Case]:
@@ -141,6 +165,10 @@ SETTINGS = {
 
 CASES = [
     *itertools.chain(*(pool_cases(name, *setting) for name, setting in SETTINGS.items())),
+    *itertools.chain(
+        *(patch_cases(name, *s) for name, s in SETTINGS.items() if not name.startswith("larger"))
+    ),
+    *patch_cases("many", (1, 12, 11, 1), window_attributes((9, 8), (1, 1), (2, 0), (0, 1))),
     Case(
         "avg_pool",
         [reals(2, 7, 6, 3)],

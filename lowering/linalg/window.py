@@ -19,23 +19,24 @@ import numpy as np
 
 from ...dialect.convolution import image_parts
 from ...dialect.mlir import arith, ir
-from ...dialect.types import bool_, float32
-from ...dialect.window import (
+from ...dialect.patches import ExtractPatchesOp, FoldPatchesOp
+from ...dialect.pooling import (
     CountTiesOp,
     MaxPoolOp,
     MinPoolOp,
     PoolTiesOp,
     SumPoolOp,
     UnpoolTiesOp,
-    geometry,
 )
+from ...dialect.types import bool_, float32
+from ...dialect.window import geometry
 from . import build
 from .build import PARALLEL, REDUCTION, dim
 from .convolution import images_back, images_last
 from .reduction import MAXIMUM, MINIMUM, SUM, Monoid, accumulator, rounded
 from .registry import lowers
 from .scalar import Scalar, convert, select
-from .shape import extract, padded, spread
+from .shape import extract, padded, permuted, spread
 
 MOST_SLICES, MOST_COMPARED = 16, 64
 """Plain reductions of windows of more places are in loops over the places, which IREE knows as
@@ -87,10 +88,9 @@ def fold_windows(
 
     `images` are padded; `dtypes` are the types that the elements are computed in.
     """
-    n, *spatial, c = build.shape_of(images[0])
+    n, c = _ends(images[0])
     window, strides, dilation, axes = op.window, op.strides, op.dilation, len(op.window)
-    sizes = zip(spatial, window, strides, dilation, strict=True)
-    extents = [(m - d * (k - 1) - 1) // s + 1 for m, k, s, d in sizes]  # type: ignore[operator]
+    extents = _extents_of(build.static_shape(images[0])[1:-1], op)
     element = build.element_type(out)
     outer = list(range(axes + 2))
     kinds = [dtypes[i] for i in range(len(images))], list(dtypes[len(images) :])
@@ -327,10 +327,7 @@ def gather_windows(
         return [_computed(v, t) for v, t in zip(elements, types, strict=True)]
 
     reach = [len(a.shifts) for a in axes]
-    shifts = list(itertools.product(*(a.shifts for a in axes)))
-    shifts = [
-        s for s in shifts if not any(a.never(j) for a, j in zip(axes, s, strict=True))
-    ]
+    shifts = _useful_shifts(axes)
     if len(shifts) <= MOST_COMPARED:
         for shift in shifts:
             first = [0, *(a.start(s) for a, s in zip(axes, shift, strict=True)), 0]
@@ -380,6 +377,15 @@ def gather_windows(
     if all(a.n == a.groups * a.stride for a in axes):
         return merged
     return extract(merged, [0] * (rank + 2), [n, *(a.n for a in axes), c], [1] * (rank + 2))
+
+
+def _useful_shifts(axes: Sequence[Axis]) -> list[tuple[int, ...]]:
+    """How far back, along each axis, there are windows that meet elements."""
+    return [
+        shift
+        for shift in itertools.product(*(a.shifts for a in axes))
+        if not any(a.never(j) for a, j in zip(axes, shift, strict=True))
+    ]
 
 
 def _ends(x: ir.Value) -> tuple[build.Extent, build.Extent]:
@@ -449,3 +455,90 @@ def unpool_ties(op: Any, x: ir.Value, y: ir.Value, g: ir.Value) -> ir.Value:
     z = gather_windows([image], [y, g], [math.nan, 0], axes, [kind, kind, dtype], wide, step)
     z = extract(z, [0] * build.rank_of(z), [n, *spatial, c], [1, *op.base_dilation, 1])
     return images_back(rounded(z, wide, dtype), last)
+
+
+# --- patches --------------------------------------------------------------------------------------
+
+
+@lowers(ExtractPatchesOp)
+def extract_patches(op: Any, x: ir.Value) -> ir.Value:
+    """One copy through a map"""
+    last, axes = op.channels_last, len(op.window)
+    image = pad_image(images_last(x, last), op.low, op.high, op.base_dilation, 0)
+    n, c = _ends(image)
+    windows, places = range(1, axes + 1), range(axes + 1, 2 * axes + 1)
+    moving = [
+        dim(p) * s + dim(k) * d
+        for p, k, s, d in zip(windows, places, op.strides, op.dilation, strict=True)
+    ]
+    element, channel = build.element_of(image), 2 * axes + 1
+    # Read by no one: it fixes the extents of the loops over places.
+    sizes = build.empty(list(op.window), element)
+    inputs = [(image, [0, *moving, channel]), (sizes, list(places))]
+    extents = _extents_of(build.static_shape(image)[1:-1], op)
+    if last:
+        out, axes_of = [n, *extents, *op.window, c], [0, *windows, *places, channel]
+    else:
+        out, axes_of = [n, c, *op.window, *extents], [0, channel, *places, *windows]
+    loops = [PARALLEL] * (2 * axes + 2)
+    y = build.empty(out, element)
+    return build.generic(inputs, [(y, axes_of)], loops, lambda v, *_: [v])[0]
+
+
+def _extents_of(spatial: Sequence[int], op: Any) -> list[int]:
+    """How many windows there are over a padded image."""
+    sizes = zip(spatial, op.window, op.strides, op.dilation, strict=True)
+    return [(m - d * (k - 1) - 1) // s + 1 for m, k, s, d in sizes]
+
+
+@lowers(FoldPatchesOp)
+def fold_patches(op: Any, y: ir.Value) -> ir.Value:
+    """The places that windows do not have (of other dilation, or outside) hold 0"""
+    last, axes, dtype = op.channels_last, len(op.window), op.result_specs()[0].dtype
+    if not last:  # (N, C, *window, *windows)
+        y = permuted(y, [0, *range(axes + 2, 2 * axes + 2), *range(2, axes + 2), 1])
+    n, c = _ends(y)
+    if 0 in op.extents:
+        return images_back(build.fill(0, [n, *op.extents, c], build.element_of(y)), last)
+    spread_extents = [(m - 1) * b + 1 for m, b in zip(op.extents, op.base_dilation, strict=True)]
+    windows = build.static_shape(y)[1 : axes + 1]
+    found = [
+        Axis(m, p, k, s, d, lo)
+        for m, p, k, s, lo, _, d, _ in zip(spread_extents, windows, *_geometry(op), strict=True)
+    ]
+    zero = build.number(0, build.element_of(y))
+    y = spread(y, [0] * (axes + 1) + [d - 1 for d in op.dilation] + [0], zero)
+    low = [max(0, -(a.offset + a.stride * a.shifts[0])) for a in found]
+    high = [max(0, a.offset + a.stride * (a.shifts[-1] + 1) - a.end - 1) for a in found]
+    y = padded(
+        y,
+        [0, *(a.before for a in found), *low, 0],
+        [0, *(a.after for a in found), *high, 0],
+        zero,
+    )
+    parts = []
+    for shift in _useful_shifts(found):
+        start = [a.start(j) for a, j in zip(found, shift, strict=True)]
+        place = [a.offset + a.stride * j + lo for a, j, lo in zip(found, shift, low, strict=True)]
+        extents = [n, *(a.groups for a in found), *(a.stride for a in found), c]
+        parts.append(extract(y, [0, *start, *place, 0], extents, [1] * (2 * axes + 2)))
+    wide = accumulator(dtype)
+    element = build.element_type(wide)
+    split = [n, *(e for a in found for e in (a.groups, a.stride)), c]
+    groups, places = [1 + 2 * i for i in range(axes)], [2 + 2 * i for i in range(axes)]
+    loops = list(range(2 * axes + 2))
+    kinds = [PARALLEL] * len(loops)
+
+    def body(*elements: ir.Value) -> list[ir.Value]:
+        total = Scalar(elements[-1], wide)
+        for value in elements[:-1]:
+            total = total + _computed(value, dtype)
+        return [total.value]
+
+    whole = build.fill(0, split, element)
+    for at in range(0, len(parts), MOST_COMPARED):
+        some = [(v, [0, *groups, *places, loops[-1]]) for v in parts[at : at + MOST_COMPARED]]
+        whole = build.generic(some, [(whole, loops)], kinds, body)[0]
+    x = build.reshape(whole, [n, *(a.groups * a.stride for a in found), c])
+    x = extract(x, [0] * (axes + 2), [n, *op.extents, c], [1, *op.base_dilation, 1])
+    return images_back(rounded(x, wide, dtype), last)
