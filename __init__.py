@@ -40,6 +40,8 @@ from .dialect.arithmetic import (
     sub,
     trunc,
 )
+from .dialect.arrange import diagonal, diff, matrix_trace, repeat, roll, tile, tril, triu
+from .dialect.blocks import depth_to_space, space_to_depth
 from .dialect.builder import name_scope
 from .dialect.contraction import dot, dot_general, matmul, outer, tensordot
 from .dialect.control import optimization_barrier, stop_gradient
@@ -122,10 +124,9 @@ from .dialect.shape import (
     reshape,
     squeeze,
     swapaxes,
-    tile,
     transpose,
 )
-from .dialect.slicing import concat, flip, pad, split, stack, tril, triu, unstack
+from .dialect.slicing import concat, flip, pad, split, stack, unstack
 from .dialect.special import digamma, erf, erf_inv, erfc, lgamma, polygamma
 from .dialect.tensor import Tensor
 from .dialect.transcendental import (

@@ -4,6 +4,8 @@
 from . import (
     activation,
     arithmetic,
+    arrange,
+    blocks,
     contraction,
     control,
     convolution,
@@ -28,6 +30,8 @@ from . import (
 __all__ = [
     "activation",
     "arithmetic",
+    "arrange",
+    "blocks",
     "contraction",
     "control",
     "convolution",

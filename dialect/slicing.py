@@ -10,9 +10,8 @@ import numpy as np
 from ..errors import OpError
 from . import builder as builders
 from .base import Extents, Float, Int, Ints, Op, Operand, Operands, Result, Results
-from .creation import constant, iota, zeros_like
+from .creation import zeros_like
 from .elementwise import as_tensor
-from .logic import select
 from .shape import normalize_axes
 from .types import TensorSpec, is_float, limits_of, promote
 
@@ -399,20 +398,3 @@ def slice_axis(x: Any, axis: int, start: int, limit: int, stride: int = 1) -> An
         if whole[axis] == (0, x.shape[axis], 1)
         else SliceOp.emit(x, start=starts, limit=limits, stride=strides)
     )
-
-
-def tril(x: Any, k: int = 0) -> Any:
-    """`x` with zeros above the k-th diagonal of its last two axes."""
-    return _triangle(x, lambda row, column: column <= row + k)
-
-
-def triu(x: Any, k: int = 0) -> Any:
-    """`x` with zeros below the k-th diagonal of its last two axes."""
-    return _triangle(x, lambda row, column: column >= row + k)
-
-
-def _triangle(x: Any, keep: Any) -> Any:
-    if x.ndim < 2:
-        raise OpError(f"expected a tensor of at least two axes, got {x.spec}")
-    shape = x.shape[-2:]
-    return select(keep(iota(shape, 0), iota(shape, 1)), x, constant(0, x.dtype))

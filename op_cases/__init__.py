@@ -6,6 +6,7 @@ Inputs are float64, integers or booleans; other element types are made from them
 """
 
 from . import (
+    arrange,
     contraction,
     convolution,
     creation,
@@ -30,6 +31,7 @@ FAMILIES = {
         nn,
         creation,
         window,
+        arrange,
     )
 }
 """Rows by family."""
