@@ -117,6 +117,7 @@ from .dialect.reduction import (
     sum,
     var,
 )
+from .dialect.resize import adaptive_avg_pool, adaptive_max_pool, resize, upsample
 from .dialect.shape import (
     broadcast_to,
     expand_dims,

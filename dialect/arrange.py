@@ -219,7 +219,8 @@ class DiagonalOp(Op, name="diagonal"):
     def infer(cls, x: TensorSpec, offset: int, axis1: int, axis2: int) -> TensorSpec:
         if axis1 == axis2 or not {axis1, axis2} <= set(range(x.rank)):
             raise cls.error(f"two axes of a tensor of rank {x.rank}", (axis1, axis2))
-        count = _diagonal_length(*known(cls, x, (axis1, axis2)), offset)
+        n, m = known(cls, x, (axis1, axis2))
+        count = _diagonal_length(n, m, offset)
         rest = [n for a, n in enumerate(x.shape) if a not in (axis1, axis2)]
         if count == 0 and None in rest:
             raise cls.error("known extents for an empty diagonal", x)

@@ -14,6 +14,7 @@ from . import (
     indexing,
     nn,
     reduction,
+    resize,
     shape,
     window,
 )
@@ -32,6 +33,7 @@ FAMILIES = {
         creation,
         window,
         arrange,
+        resize,
     )
 }
 """Rows by family."""

@@ -10,6 +10,7 @@ from . import (
     indexing,
     nn,
     reduction,
+    resize,
     shape,
     window,
 )
@@ -27,6 +28,7 @@ __all__ = [
     "is_lowered",
     "nn",
     "reduction",
+    "resize",
     "shape",
     "window",
 ]
