@@ -100,6 +100,7 @@ from .dialect.nn import (
     rms_norm,
     softmax,
 )
+from .dialect.padding import pad
 from .dialect.patches import extract_patches, fold_patches
 from .dialect.pooling import avg_pool, max_pool, min_pool, sum_pool
 from .dialect.reduction import (
@@ -127,7 +128,7 @@ from .dialect.shape import (
     swapaxes,
     transpose,
 )
-from .dialect.slicing import concat, flip, pad, split, stack, unstack
+from .dialect.slicing import concat, flip, split, stack, unstack
 from .dialect.special import digamma, erf, erf_inv, erfc, lgamma, polygamma
 from .dialect.tensor import Tensor
 from .dialect.transcendental import (

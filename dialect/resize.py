@@ -101,8 +101,8 @@ class ResizeOp(Op, name="resize"):
     For an axis of n elements and m results, the coordinate c(i) is (i + 0.5) n / m - 0.5
     (half_pixel), i (n - 1) / (m - 1) (align_corners) or i n / m (asymmetric). The kernel k takes
     the nearest element, is linear, or Keys' cubic with parameter `cubic`. Where a cubic reaches
-    over the border, the weights inside are scaled to add up to 1 (border "renormalize", as JAX), or the
-    border's element is repeated ("clamp", as PyTorch, which has cubic = -0.75).
+    over the border, the weights inside are scaled to add up to 1 (border "renormalize", as JAX), or
+    the border's element is repeated ("clamp", as PyTorch, which has cubic = -0.75).
     Example: `%y = "gradopt.resize"(%x) {axes = array<i64: 1, 2>, sizes = array<i64: 4, 9>} :
     (tensor<1x2x3x4xf32>) -> tensor<1x4x9x4xf32>`
     """

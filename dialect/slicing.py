@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from ..errors import OpError
-from . import builder as builders
 from .base import Extents, Float, Int, Ints, Op, Operand, Operands, Result, Results
 from .creation import zeros_like
 from .elementwise import as_tensor
@@ -352,34 +351,6 @@ def split(x: Any, sections: int | Sequence[int], axis: int = 0) -> list[Any]:
         raise _split_error(f"sizes that add up to {n}", list(sections))
     ends = list(itertools.accumulate(sections))
     return [slice_axis(x, axis, end - size, end) for size, end in zip(sections, ends, strict=True)]
-
-
-def pad(
-    x: Any,
-    pad_width: int | Sequence[Any],
-    constant_values: float = 0.0,
-    interior: int | Sequence[int] = 0,
-    name: str | None = None,
-) -> Any:
-    """`x` with a constant around it, as in NumPy: `pad_width` is a number for every side, a pair
-    (before, after) for every axis, or such a pair for each axis. `interior`, for every or for each
-    axis, is how many constants stand between two elements.
-    """
-    with builders.owner("pad", (x,)):
-        x = as_tensor(x)
-        try:
-            pairs = np.broadcast_to(np.asarray(pad_width, np.int64), (x.ndim, 2)).tolist()
-            between = np.broadcast_to(np.asarray(interior, np.int64), (x.ndim,)).tolist()
-        except (TypeError, ValueError):
-            raise PadOp.error(
-                f"pad_width and interior for {x.ndim} axes", f"{pad_width} and {interior}"
-            ) from None
-        low, high = (tuple(p[side] for p in pairs) for side in (0, 1))
-        attributes = {"low": low, "high": high, "interior": tuple(between)}
-        value = float(constant_values)
-        if isinstance(constant_values, int) and int(value) != constant_values:
-            raise PadOp.error("a value that float64 holds exactly", constant_values)
-        return PadOp.emit(x, **attributes, value=value, name=name)
 
 
 def flip(x: Any, axis: int | Sequence[int] | None = None) -> Any:

@@ -13,6 +13,7 @@ from . import (
     elementwise,
     indexing,
     nn,
+    padding,
     reduction,
     resize,
     shape,
@@ -34,6 +35,7 @@ FAMILIES = {
         window,
         arrange,
         resize,
+        padding,
     )
 }
 """Rows by family."""
