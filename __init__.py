@@ -58,6 +58,7 @@ from .dialect.creation import (
     zeros,
     zeros_like,
 )
+from .dialect.einsum import cross, einsum, inner, kron, vdot
 from .dialect.elementwise import mul_no_nan
 from .dialect.graph import Graph, trace
 from .dialect.indexing import embedding, scatter_add, take
@@ -119,6 +120,7 @@ from .dialect.reduction import (
     var,
 )
 from .dialect.resize import adaptive_avg_pool, adaptive_max_pool, resize, upsample
+from .dialect.response_norm import local_response_norm
 from .dialect.shape import (
     broadcast_to,
     expand_dims,

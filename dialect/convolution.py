@@ -390,7 +390,9 @@ def conv_transpose(
             sizes = zip(extents, window, s, d, low, high, strict=True)
             full = tuple((n - 1) * t + e * (k - 1) + 1 - l - h for n, k, t, e, l, h in sizes)
         more = _settings(op, g, layout, output_padding, 1)[1]
-        if any(m and not (0 < m < t and not _is_same(padding)) for m, t in zip(more, s, strict=True)):
+        if any(
+            m and not (0 < m < t and not _is_same(padding)) for m, t in zip(more, s, strict=True)
+        ):
             expected = "an output_padding of at least 0 and below the stride, 0 with padding 'SAME'"
             raise op.error(expected, more)
         full = tuple(n + m for n, m in zip(full, more, strict=True))

@@ -163,7 +163,25 @@ SETTINGS = {
     ),
 }
 
+
+def jax_response_norm(x: Any, size: int, axis: int, alpha: float, beta: float, k: float) -> Any:
+    x = jnp.moveaxis(x, axis, 0)
+    widths = [(size // 2, (size - 1) // 2), *[(0, 0)] * (x.ndim - 1)]
+    squares = jnp.pad(x * x, widths)
+    total = sum(squares[i : i + len(x)] for i in range(size))
+    return jnp.moveaxis(x / (k + alpha / size * total) ** beta, 0, axis)
+
+
+def response_norm(suffix: str, shape: tuple[int, ...], **a: Any) -> Case:
+    a = {"alpha": 1e-4, "beta": 0.75, "k": 1.0} | a
+    x = reals(*shape)
+    return Case("local_response_norm", [x], lambda x: jax_response_norm(x, **a), a, suffix=suffix)
+
+
 CASES = [
+    response_norm("", (2, 3, 7), size=5, axis=2),
+    response_norm("first", (2, 5, 3, 2), size=4, axis=1, alpha=0.5, beta=0.6, k=2.0),
+    response_norm("wide", (3, 4), size=11, axis=1, alpha=2.0),
     *itertools.chain(*(pool_cases(name, *setting) for name, setting in SETTINGS.items())),
     *itertools.chain(
         *(patch_cases(name, *s) for name, s in SETTINGS.items() if not name.startswith("larger"))
