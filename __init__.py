@@ -40,6 +40,7 @@ from .dialect.arithmetic import (
     sub,
     trunc,
 )
+from .dialect.arrange import diagonal, diff, matrix_trace, repeat, roll, tile, tril, triu
 from .dialect.bits import count_leading_zeros, popcount, shift_right_logical
 from .dialect.blend import (
     deg2rad,
@@ -51,6 +52,7 @@ from .dialect.blend import (
     signbit,
     squared_difference,
 )
+from .dialect.blocks import depth_to_space, space_to_depth
 from .dialect.builder import name_scope
 from .dialect.contraction import dot, dot_general, matmul, outer, tensordot
 from .dialect.control import optimization_barrier, stop_gradient, tag
@@ -67,6 +69,7 @@ from .dialect.creation import (
     zeros,
     zeros_like,
 )
+from .dialect.einsum import cross, einsum, inner, kron, vdot
 from .dialect.elementwise import mul_no_nan
 from .dialect.entropy import entr, lbeta, logit, sinc, xlog1py, xlogy
 from .dialect.graph import Graph, trace
@@ -111,6 +114,9 @@ from .dialect.nn import (
     rms_norm,
     softmax,
 )
+from .dialect.padding import pad
+from .dialect.patches import extract_patches, fold_patches
+from .dialect.pooling import avg_pool, max_pool, min_pool, sum_pool
 from .dialect.reduction import (
     all,
     any,
@@ -126,6 +132,8 @@ from .dialect.reduction import (
     sum,
     var,
 )
+from .dialect.resize import adaptive_avg_pool, adaptive_max_pool, resize, upsample
+from .dialect.response_norm import local_response_norm
 from .dialect.rules import checkpoint, custom_vjp
 from .dialect.shape import (
     broadcast_to,
@@ -134,7 +142,6 @@ from .dialect.shape import (
     reshape,
     squeeze,
     swapaxes,
-    tile,
     transpose,
 )
 from .dialect.shrink import (
@@ -146,7 +153,7 @@ from .dialect.shrink import (
     squareplus,
     threshold,
 )
-from .dialect.slicing import concat, flip, pad, split, stack, tril, triu, unstack
+from .dialect.slicing import concat, flip, split, stack, unstack
 from .dialect.special import digamma, erf, erf_inv, erfc, lgamma, polygamma
 from .dialect.tensor import Tensor
 from .dialect.transcendental import (

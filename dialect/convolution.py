@@ -17,6 +17,7 @@ import numpy as np
 from . import builder as builders
 from .base import Bool, Int, Ints, Op, Operand, Result
 from .elementwise import FLOAT, promote_together
+from .slicing import PadOp
 from .types import TensorSpec, is_float
 
 
@@ -337,6 +338,7 @@ def conv(
     dilation: int | Sequence[int] = 1,
     groups: int = 1,
     layout: str = "channels_last",
+    input_dilation: int | Sequence[int] = 1,
     name: str | None = None,
 ) -> Any:
     """Convolution of images with a kernel, with 1 to 3 spatial axes.
@@ -344,13 +346,14 @@ def conv(
     `layout` "channels_last" takes x (N, *spatial, C) and w (*window, C / groups, O);
     "channels_first" takes (N, C, *spatial) and (O, C / groups, *window). `padding` is "VALID",
     "SAME" (result extent = ceil(n / stride)), a number, or a (low, high) pair for each spatial
-    axis.
+    axis. `input_dilation` - 1 zeros are put between the elements of x before it is padded.
     """
     with builders.owner("conv", (x, w)):
         x, w = promote_together(FLOAT, (x, w))
         last, s, d = _settings(ConvOp, x, layout, strides, dilation)
+        x = _spread(x, _settings(ConvOp, x, layout, input_dilation, 1)[1], last)
         extents, window = image_parts(x.spec, last)[1], kernel_parts(w.spec, last)[0]
-        low, high = _padding(ConvOp, padding, extents, window, s, d)
+        low, high = paddings(ConvOp, padding, extents, window, s, d)
         attributes: dict[str, Any] = {"strides": s, "low": low, "high": high, "dilation": d}
         return ConvOp.emit(x, w, **attributes, groups=groups, channels_last=last, name=name)
 
@@ -363,13 +366,15 @@ def conv_transpose(
     dilation: int | Sequence[int] = 1,
     groups: int = 1,
     layout: str = "channels_last",
+    output_padding: int | Sequence[int] = 0,
     name: str | None = None,
 ) -> Any:
     """Transposed convolution: the input gradient of the convolution that has kernel `w` and these
     settings.
 
     `w` has the shape that this convolution's kernel has. Result extents are (n - 1) stride +
-    dilation (k - 1) + 1 - low - high, and n stride with padding "SAME".
+    dilation (k - 1) + 1 - low - high + output_padding, and n stride with padding "SAME". An
+    output_padding below the stride says which of the inputs is meant that give the same windows.
     """
     op = ConvInputGradientOp
     with builders.owner("conv_transpose", (g, w)):
@@ -380,13 +385,31 @@ def conv_transpose(
         if None in (*extents, *window):
             raise op.error("known spatial extents", f"{g.spec} and {w.spec}")
         full = tuple(n * step for n, step in zip(extents, s, strict=True))
-        low, high = _padding(op, padding, full, window, s, d)
+        low, high = paddings(op, padding, full, window, s, d)
         if not _is_same(padding):
             sizes = zip(extents, window, s, d, low, high, strict=True)
             full = tuple((n - 1) * t + e * (k - 1) + 1 - l - h for n, k, t, e, l, h in sizes)
+        more = _settings(op, g, layout, output_padding, 1)[1]
+        if any(
+            m and not (0 < m < t and not _is_same(padding)) for m, t in zip(more, s, strict=True)
+        ):
+            expected = "an output_padding of at least 0 and below the stride, 0 with padding 'SAME'"
+            raise op.error(expected, more)
+        full = tuple(n + m for n, m in zip(full, more, strict=True))
         attributes: dict[str, Any] = {"strides": s, "low": low, "high": high, "dilation": d}
         attributes |= {"extents": full, "groups": groups, "channels_last": last}
         return op.emit(g, w, **attributes, name=name)
+
+
+def _spread(x: Any, steps: Sequence[int], channels_last: bool) -> Any:
+    """`x` with zeros between the elements of its spatial axes."""
+    if set(steps) <= {1}:
+        return x
+    if min(steps) < 1:
+        raise ConvOp.error("an input_dilation of at least 1", steps)
+    none = (0,) * x.ndim
+    between = image_shape(0, [s - 1 for s in steps], 0, channels_last)
+    return PadOp.emit(x, low=none, high=none, interior=between)
 
 
 def _settings(
@@ -409,7 +432,7 @@ def _is_same(padding: Any) -> bool:
     return isinstance(padding, str) and padding.upper() == "SAME"
 
 
-def _padding(
+def paddings(
     op_class: type[Op], padding: Any, extents: Any, window: Any, strides: Any, dilation: Any
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """What is added before and behind each spatial axis."""

@@ -278,19 +278,3 @@ def squeeze(x: Any, axis: int | Sequence[int] | None = None) -> Any:
         if x.shape[a] != 1:
             raise ReshapeOp.error(f"axis {a} to have an extent of 1", x.spec)
     return reshape_to(x, tuple(n for i, n in enumerate(x.shape) if i not in axes))
-
-
-def tile(x: Any, repeats: int | Sequence[int]) -> Any:
-    """`x` repeated `repeats` times along each axis, as NumPy's tile."""
-    times = (repeats,) if isinstance(repeats, int) else tuple(repeats)
-    shape = (1,) * (len(times) - x.ndim) + x.shape
-    times = (1,) * (len(shape) - len(times)) + times
-    if None in shape:
-        raise BroadcastOp.error("known extents to tile", x.spec)
-    split_shape = tuple(n for pair in zip([1] * len(shape), shape, strict=True) for n in pair)
-    full = tuple(n for pair in zip(times, shape, strict=True) for n in pair)
-    return (
-        x.reshape(split_shape)
-        .broadcast_to(full)
-        .reshape([t * n for t, n in zip(times, shape, strict=True)])
-    )

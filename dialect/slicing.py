@@ -8,11 +8,9 @@ from typing import Any
 import numpy as np
 
 from ..errors import OpError
-from . import builder as builders
 from .base import Extents, Float, Int, Ints, Op, Operand, Operands, Result, Results
-from .creation import constant, iota, zeros_like
+from .creation import zeros_like
 from .elementwise import as_tensor
-from .logic import select
 from .shape import normalize_axes
 from .types import TensorSpec, is_float, limits_of, promote
 
@@ -355,34 +353,6 @@ def split(x: Any, sections: int | Sequence[int], axis: int = 0) -> list[Any]:
     return [slice_axis(x, axis, end - size, end) for size, end in zip(sections, ends, strict=True)]
 
 
-def pad(
-    x: Any,
-    pad_width: int | Sequence[Any],
-    constant_values: float = 0.0,
-    interior: int | Sequence[int] = 0,
-    name: str | None = None,
-) -> Any:
-    """`x` with a constant around it, as in NumPy: `pad_width` is a number for every side, a pair
-    (before, after) for every axis, or such a pair for each axis. `interior`, for every or for each
-    axis, is how many constants stand between two elements.
-    """
-    with builders.owner("pad", (x,)):
-        x = as_tensor(x)
-        try:
-            pairs = np.broadcast_to(np.asarray(pad_width, np.int64), (x.ndim, 2)).tolist()
-            between = np.broadcast_to(np.asarray(interior, np.int64), (x.ndim,)).tolist()
-        except (TypeError, ValueError):
-            raise PadOp.error(
-                f"pad_width and interior for {x.ndim} axes", f"{pad_width} and {interior}"
-            ) from None
-        low, high = (tuple(p[side] for p in pairs) for side in (0, 1))
-        attributes = {"low": low, "high": high, "interior": tuple(between)}
-        value = float(constant_values)
-        if isinstance(constant_values, int) and int(value) != constant_values:
-            raise PadOp.error("a value that float64 holds exactly", constant_values)
-        return PadOp.emit(x, **attributes, value=value, name=name)
-
-
 def flip(x: Any, axis: int | Sequence[int] | None = None) -> Any:
     """`x` with the order of elements reversed along `axis` (all axes if None)."""
     x = as_tensor(x)
@@ -399,20 +369,3 @@ def slice_axis(x: Any, axis: int, start: int, limit: int, stride: int = 1) -> An
         if whole[axis] == (0, x.shape[axis], 1)
         else SliceOp.emit(x, start=starts, limit=limits, stride=strides)
     )
-
-
-def tril(x: Any, k: int = 0) -> Any:
-    """`x` with zeros above the k-th diagonal of its last two axes."""
-    return _triangle(x, lambda row, column: column <= row + k)
-
-
-def triu(x: Any, k: int = 0) -> Any:
-    """`x` with zeros below the k-th diagonal of its last two axes."""
-    return _triangle(x, lambda row, column: column >= row + k)
-
-
-def _triangle(x: Any, keep: Any) -> Any:
-    if x.ndim < 2:
-        raise OpError(f"expected a tensor of at least two axes, got {x.spec}")
-    shape = x.shape[-2:]
-    return select(keep(iota(shape, 0), iota(shape, 1)), x, constant(0, x.dtype))

@@ -81,4 +81,4 @@ def _written_out(op: Any) -> list[ir.Value]:
         expected = ", ".join(map(str, types))
         message = f"'{op.OPERATION_NAME}' op expected its decomposition to give {expected}"
         raise failure([(op.location, f"{message}, got {', '.join(map(str, got))}")])
-    return results
+    return [ir.Value(r) for r in results]  # Tensors cannot be looked up in a table

@@ -6,6 +6,7 @@ Inputs are float64, integers or booleans; other element types are made from them
 """
 
 from . import (
+    arrange,
     contraction,
     convolution,
     creation,
@@ -13,8 +14,11 @@ from . import (
     elementwise_more,
     indexing,
     nn,
+    padding,
     reduction,
+    resize,
     shape,
+    window,
 )
 from .case import Case
 
@@ -30,6 +34,10 @@ FAMILIES = {
         indexing,
         nn,
         creation,
+        window,
+        arrange,
+        resize,
+        padding,
     )
 }
 """Rows by family."""

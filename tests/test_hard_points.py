@@ -294,7 +294,7 @@ def test_wide_integers_are_kept() -> None:
 )
 def test_padding_that_does_not_fit(dtype: str, value: Any) -> None:
     with pytest.raises(OpError, match=r"'gradopt.pad' op expected a value that"):
-        go.trace(lambda x: go.pad(x, 1, value), go.TensorSpec((3,), dtype))
+        go.trace(lambda x: go.pad(x, 1, constant_values=value), go.TensorSpec((3,), dtype))
 
 
 def test_whole_powers_of_integers() -> None:

@@ -10,8 +10,11 @@ from . import (
     elementwise_more,
     indexing,
     nn,
+    padding,
     reduction,
+    resize,
     shape,
+    window,
 )
 from .registry import BODIES, LOWERINGS, is_lowered
 
@@ -27,6 +30,9 @@ __all__ = [
     "indexing",
     "is_lowered",
     "nn",
+    "padding",
     "reduction",
+    "resize",
     "shape",
+    "window",
 ]

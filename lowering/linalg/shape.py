@@ -186,21 +186,23 @@ def pad(op: Any, x: ir.Value) -> ir.Value:
             for axis, n in enumerate(op.result_specs()[0].shape)
         ]
         return build.fill(value, extents, build.element_of(x))
-    if any(op.interior):
-        split = [n for axis, extent in enumerate(build.shape_of(x)) for n in (extent, 1)]
-        spread = padded(
-            build.reshape(x, split),
-            [0] * len(split),
-            [w for i in op.interior for w in (0, i)],
-            value,
-        )
-        merged = [_spaced(n, i) for n, i in zip(build.shape_of(x), op.interior, strict=True)]
-        whole = build.reshape(spread, merged)
-        cut = [
-            _spaced(n, i, last=True) for n, i in zip(build.shape_of(x), op.interior, strict=True)
-        ]
-        x = extract(whole, [0] * spec.rank, cut, [1] * spec.rank)
+    x = spread(x, op.interior, value)
     return padded(x, op.low, op.high, value)
+
+
+def spread(x: ir.Value, interior: Sequence[int], value: ir.Value) -> ir.Value:
+    """`interior` times `value` between the elements of each axis. An axis of unknown extent has
+    none.
+    """
+    if not any(interior):
+        return x
+    rank = build.rank_of(x)
+    split = [n for extent in build.shape_of(x) for n in (extent, 1)]
+    after = [w for i in interior for w in (0, i)]
+    whole = padded(build.reshape(x, split), [0] * len(split), after, value)
+    merged = [_spaced(n, i) for n, i in zip(build.shape_of(x), interior, strict=True)]
+    cut = [_spaced(n, i, last=True) for n, i in zip(build.shape_of(x), interior, strict=True)]
+    return extract(build.reshape(whole, merged), [0] * rank, cut, [1] * rank)
 
 
 def _spaced(extent: Extent, interior: int, last: bool = False) -> Extent:
