@@ -51,10 +51,19 @@ from .dialect.blend import (
     signbit,
     squared_difference,
 )
+from .dialect.blocks import dynamic_slice, dynamic_update_slice, update_slice
 from .dialect.builder import name_scope
 from .dialect.contraction import dot, dot_general, matmul, outer, tensordot
 from .dialect.control import optimization_barrier, stop_gradient
 from .dialect.convolution import conv, conv_transpose
+from .dialect.counting import (
+    argwhere,
+    bincount,
+    count_nonzero,
+    nonzero,
+    one_hot,
+    unravel_index,
+)
 from .dialect.creation import (
     arange,
     constant,
@@ -69,6 +78,7 @@ from .dialect.creation import (
 )
 from .dialect.elementwise import mul_no_nan
 from .dialect.entropy import entr, lbeta, logit, sinc, xlog1py, xlogy
+from .dialect.gather import take_along_axis
 from .dialect.graph import Graph, trace
 from .dialect.indexing import embedding, scatter_add, take
 from .dialect.logic import (
@@ -106,7 +116,6 @@ from .dialect.nn import (
     layer_norm,
     log_softmax,
     mse,
-    one_hot,
     rms_norm,
     softmax,
 )
@@ -124,6 +133,16 @@ from .dialect.reduction import (
     std,
     sum,
     var,
+)
+from .dialect.scan import cumlogsumexp, cummax, cummin, cumprod, cumsum, linear_scan
+from .dialect.scatter import (
+    put_along_axis,
+    scatter_max,
+    scatter_min,
+    scatter_mul,
+    scatter_set,
+    segment_max,
+    segment_sum,
 )
 from .dialect.shape import (
     broadcast_to,
@@ -145,6 +164,7 @@ from .dialect.shrink import (
     threshold,
 )
 from .dialect.slicing import concat, flip, pad, split, stack, tril, triu, unstack
+from .dialect.sort import argsort, median, quantile, searchsorted, sort, top_k
 from .dialect.special import digamma, erf, erf_inv, erfc, lgamma, polygamma
 from .dialect.tensor import Tensor
 from .dialect.transcendental import (

@@ -326,17 +326,17 @@ def sum(x: Any, axis: Any = None, keepdims: bool = False) -> Any:  # noqa: A001 
     """Sum over `axis` (int, tuple, or None for all). Booleans and integers below 32 bits are summed
     in 32 bits.
     """
-    return _reduce(SumOp, _summable(x), axis, keepdims)
+    return _reduce(SumOp, summable(x), axis, keepdims)
 
 
 def prod(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
     """Product over `axis` (int, tuple, or None for all). Booleans and integers below 32 bits are
     multiplied in 32 bits.
     """
-    return _reduce(ProdOp, _summable(x), axis, keepdims)
+    return _reduce(ProdOp, summable(x), axis, keepdims)
 
 
-def _summable(x: Any) -> Any:
+def summable(x: Any) -> Any:
     """`x` as a tensor of at least 32 bits if it holds integers or booleans."""
     x = as_tensor(x)
     if x.dtype == bool_ or (is_integer(x.dtype) and x.dtype.itemsize < 4):

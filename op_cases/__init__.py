@@ -14,7 +14,10 @@ from . import (
     indexing,
     nn,
     reduction,
+    scan,
+    scatter,
     shape,
+    sort,
 )
 from .case import Case
 
@@ -28,6 +31,9 @@ FAMILIES = {
         convolution,
         shape,
         indexing,
+        scan,
+        sort,
+        scatter,
         nn,
         creation,
     )

@@ -11,7 +11,10 @@ from . import (
     indexing,
     nn,
     reduction,
+    scan,
+    scatter,
     shape,
+    sort,
 )
 from .registry import BODIES, LOWERINGS, is_lowered
 
@@ -28,5 +31,8 @@ __all__ = [
     "is_lowered",
     "nn",
     "reduction",
+    "scan",
+    "scatter",
     "shape",
+    "sort",
 ]

@@ -82,6 +82,7 @@ SHAPED_LIKE = {
     "iree_tensor_ext.compute_barrier.start": 0,
     "iree_linalg_ext.gather": 2,
     "iree_linalg_ext.scatter": 2,
+    "iree_linalg_ext.scan": 0,
 }
 """IREE's ops, which MLIR's passes know nothing of, and the operand that has the result's shape."""
 
