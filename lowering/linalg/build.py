@@ -17,6 +17,8 @@ from ...dialect.types import MLIR_NAMES, TensorSpec, is_float_type
 Extent = int | ir.Value
 DISAGREE = "unknown extents differ at"
 """How the message of a failed check starts; the place in the user's source follows."""
+DONATED = "gradopt.donated"
+"""On an argument: its caller gives it away. See bufferize.py."""
 PARALLEL, REDUCTION = "parallel", "reduction"
 
 

@@ -126,20 +126,31 @@ def _scatter(op: Any, x: ir.Value, indices: ir.Value, updates: ir.Value) -> ir.V
 
 
 def _is_private(op: Any) -> bool:
-    """True if nothing but the scatter reads its table, or if nobody may write to it anyway.
+    """True if nothing but the scatter reads its table, which is not an input that the caller keeps.
 
-    IREE 3.13 scatters into the table itself, also while another dispatch still reads it.
+    IREE 3.13 scatters into the table itself, also while another dispatch still reads it, and also
+    where it is an input, whose memory may be the caller's own.
     """
     value = op.operation.operands[0]
+    if is_narrow(op.x.dtype):  # made wider, which others may do too
+        return isinstance(op_of(value), ConstantOp)
     while owner := op_of(value):
         if isinstance(owner, ConstantOp):
             return True
-        if len(list(value.uses)) > 1 or is_narrow(op.x.dtype):
+        if len(list(value.uses)) > 1:
             return False
         if not isinstance(owner, VIEWS):
             return True
         value = owner.operation.operands[0]
-    return not is_narrow(op.x.dtype)
+    return len(list(value.uses)) == 1 and _is_donated(value)
+
+
+def _is_donated(argument: Any) -> bool:
+    """True for an input of a function that its caller gives away."""
+    function = argument.owner.owner
+    if "arg_attrs" not in function.attributes:
+        return False
+    return build.DONATED in function.attributes["arg_attrs"][argument.arg_number]
 
 
 def _dimension_map(segments: Sequence[int]) -> dict[str, ir.Attribute]:
