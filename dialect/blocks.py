@@ -159,12 +159,15 @@ def _block(start: np.ndarray, extents: Sequence[int], shape: Sequence[int]) -> t
 
 
 def dynamic_slice(x: Any, start: Any, sizes: Sequence[int | None]) -> Any:
-    """The block of extents `sizes` of `x` that begins at `start`: one integer (number or tensor)
-    for each axis, or a tensor of them; clamped so that the block is inside.
+    """The block of extents `sizes` (None: the whole axis) of `x` that begins at `start`: one
+    integer (number or tensor) for each axis, or a tensor of them; clamped so that the block is
+    inside.
     """
     with builders.owner("dynamic_slice", _flat(x, start)):
-        x = as_tensor(x)
-        return DynamicSliceOp.emit(x, as_start(x, start), sizes=tuple(sizes))
+        x, given = as_tensor(x), tuple(sizes)
+        if len(given) == x.ndim:
+            given = tuple(n if m is None else m for m, n in zip(given, x.shape, strict=True))
+        return DynamicSliceOp.emit(x, as_start(x, start), sizes=given)
 
 
 def dynamic_update_slice(x: Any, update: Any, start: Any) -> Any:
@@ -190,8 +193,9 @@ def update_slice(
         )
 
 
-def _flat(*values: Any) -> list[Any]:
-    return [v for given in values for v in (given if isinstance(given, list | tuple) else [given])]
+def _flat(*values: Any) -> tuple[Any, ...]:
+    lists = [given if isinstance(given, list | tuple) else [given] for given in values]
+    return tuple(v for given in lists for v in given)
 
 
 def as_start(x: Any, start: Any) -> Any:

@@ -190,8 +190,6 @@ def put_along_axis(x: Any, indices: Any, values: Any, axis: int, mode: str = "se
 
 def _put_static(mode: str, x: Any, indices: Any, values: Any, axis: int) -> Any:
     """As a scatter into the flattened tensor."""
-    if indices.spec.size == 0:
-        return x
     places = [indices if a == axis else iota(indices.spec.extents, a) for a in range(indices.ndim)]
     flat = flat_positions(places, x.spec.extents).reshape(-1)
     return scatter(mode, x.reshape(-1), flat, values.reshape(-1)).reshape(x.shape)

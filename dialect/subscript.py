@@ -183,8 +183,6 @@ class Key:
         block = self._turned(block)
         if block.shape == self.x.shape:
             return block
-        if 0 in block.shape:
-            return self.x
         start = [axis.first for axis in self.axes]
         stride = [abs(axis.step) for axis in self.axes]
         return UpdateSliceOp.emit(self.x, block, start=tuple(start), stride=tuple(stride))
@@ -194,8 +192,6 @@ class Key:
         block = self._turned(block)
         if block.shape == self.x.shape:
             return self.x + block
-        if 0 in block.shape:
-            return self.x
         widths, between = [], []
         for a, axis in enumerate(self.axes):
             step, count = abs(axis.step), axis.count

@@ -22,7 +22,7 @@ from .registry import lowers
 from .scalar import Scalar, convert, select
 from .shape import extract, padded
 
-COUNTED = 2048
+COUNTED = 64
 """Longest axis that is sorted by counting, which takes a comparison of each pair."""
 
 
