@@ -314,10 +314,10 @@ def _index_array(item: Any) -> Any:
     """An index array as a tensor; a constant mask as it is."""
     try:
         if not hasattr(item, "graph"):
-            item = np.asarray(item)
-            if item.dtype == np.bool_ and item.ndim:
-                return item
-            item = item.astype(np.int32) if item.size == 0 and item.dtype == float else item
+            array = np.asarray(item)
+            if array.dtype == np.bool_ and array.ndim:
+                return array
+            item = array.astype(np.int32) if array.size == 0 else item  # [] has floats
         indices = as_tensor(item)
     except (OpError, ValueError):
         got, remedy = f"{type(item).__name__} {item!r:.40}", ""
@@ -327,7 +327,7 @@ def _index_array(item: Any) -> Any:
         remedy = "shapes must not depend on data: use where() for a mask, or nonzero(mask, size=)"
         got = indices.spec
     raise TakeOp.error(
-        "an index of integers, slices, None, ... or an integer array or NumPy mask", got, remedy
+        "an index of integers, slices, None, ..., a NumPy mask or an integer array", got, remedy
     )
 
 
