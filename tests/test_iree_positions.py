@@ -107,6 +107,35 @@ def test_inputs_stay_as_they_are(name: str) -> None:
         np.testing.assert_array_equal(np.asarray(given), before)
 
 
+def test_a_donated_table_is_read_first() -> None:
+    """C103: others read the table that is scattered into."""
+
+    def fn(x: Any, i: Any, u: Any) -> Any:
+        return go.scatter_add(x, i, u).sum(0), x * 2.0, go.take(x, i).sum(), x.sum(1)
+
+    compiled = go.compile(fn, donate=(0,))
+    x = RNG.integers(-3, 4, (500, 32)).astype(np.float32)
+    i, u = RNG.integers(0, 500, 2000), np.ones((2000, 32), np.float32)
+    want = run_reference(fn, x, i, u)
+    for _ in range(20):
+        for a, b in zip(compiled(go.device_put(x), i, u), want, strict=True):
+            np.testing.assert_allclose(np.asarray(a), b, rtol=1e-5, atol=1e-3)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_rounding_errors_of_a_long_sum(reverse: bool) -> None:
+    """At most 128 additions one after the other in each of three levels of blocks; one sum after
+    the other would be off by 1e-3.
+    """
+    x = np.full(200_003, 0.1, np.float32)
+    fn = go.compile(lambda x: (go.cumsum(x, reverse=reverse), go.cumlogsumexp(x, reverse=reverse)))
+    total, log = (np.asarray(y) for y in fn(x))
+    exact = np.cumsum(x.astype(np.float64))
+    exact = exact[::-1] if reverse else exact
+    np.testing.assert_allclose(total, exact, rtol=3 * 128 * 2**-24)
+    np.testing.assert_allclose(log, np.log(exact / x[0]) + x[0], rtol=3 * 128 * 2**-24)
+
+
 N = None
 UNKNOWN: dict[str, tuple[Callable[..., Any], list[Any], tuple[np.ndarray, ...]]] = {
     "C101 collapse": (lambda x: x.reshape(1, -1), [(N, 2, N)], (row([[1, 2], [3, 4]]),)),

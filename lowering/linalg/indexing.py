@@ -126,10 +126,11 @@ def _scatter(op: Any, x: ir.Value, indices: ir.Value, updates: ir.Value) -> ir.V
 
 
 def _is_private(op: Any) -> bool:
-    """True if nothing but the scatter reads its table, which is not an input that the caller keeps.
+    """True if nothing but the scatter reads its table, or if nobody may write to it anyway.
 
-    IREE 3.13 scatters into the table itself, also while another dispatch still reads it, and also
-    where it is an input, whose memory may be the caller's own.
+    IREE 3.13 scatters into the table itself, also while another dispatch still reads it. It does so
+    where the table is an input that nothing else reads, too, whose memory is the caller's own
+    unless it was donated; it copies an input that others read.
     """
     value = op.operation.operands[0]
     if is_narrow(op.x.dtype):  # made wider, which others may do too
@@ -142,7 +143,7 @@ def _is_private(op: Any) -> bool:
         if not isinstance(owner, VIEWS):
             return True
         value = owner.operation.operands[0]
-    return len(list(value.uses)) == 1 and _is_donated(value)
+    return _is_donated(value)
 
 
 def _is_donated(argument: Any) -> bool:
