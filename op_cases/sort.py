@@ -49,4 +49,5 @@ CASES = [
         {"k": 3, "axis": 0, "largest": False},
         suffix="smallest",
     ),
+    Case("top_k", [reals(2, 40)], jax_top_k(20, 1), {"k": 20, "axis": 1}, suffix="many"),
 ]

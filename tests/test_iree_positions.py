@@ -35,6 +35,11 @@ CASES: dict[str, Point] = {
         (row([1, 2], [3, 4]), row([1, 1], [1, 1])),
         ([[3, 4], [3, 4]], [[1, 2], [3, 4]]),
     ),
+    "many counts": (
+        lambda x: go.bincount(x + 1, 10, x * 2.0 + 1.0),
+        (np.arange(200_000, dtype=np.int32) % 9,),
+        np.concatenate([[0], np.bincount(np.arange(200_000) % 9) * (np.arange(9) * 2 + 1)]),
+    ),
     "a long sum": (lambda x: go.cumsum(x, 1), (EVEN,), sums(EVEN)),
     "a sort of many": (
         lambda x: go.sort(x, 1, descending=True),

@@ -94,6 +94,21 @@ POINTS: dict[str, Point] = {
         (row([1, 3], [1, NAN], [-1, 2]),),
         ([[-1, 2], [1, 3]], [[2, 2], [0, 0]]),
     ),
+    "all of the largest": (
+        lambda x: go.top_k(x, 8)[1],
+        (SPECIAL,),
+        [0, 4, 6, 1, 3, 5, 7, 2],
+    ),
+    "the largest of many ties": (
+        lambda x: (go.top_k(x, 17)[1], go.top_k(x, 9, largest=False)[1]),
+        (LONG,),
+        (np.argsort(-LONG, kind="stable")[:17], np.argsort(LONG, kind="stable")[:9]),
+    ),
+    "the largest of least integers": (
+        lambda x: go.top_k(x, 2, largest=False),
+        (np.full(3, -(2**31), np.int32),),
+        ([-(2**31)] * 2, [0, 1]),
+    ),
     "none of the largest": (
         lambda x: go.top_k(x, 0),
         (row(1, 2),),

@@ -106,6 +106,8 @@ def _scatter(op: Any, x: ir.Value, indices: ir.Value, updates: ir.Value) -> ir.V
     table = build.reshape(front, [build.extent(front, 0), rows])
     if not _is_private(op):
         table = build.copied(table)
+    # IREE 3.13 does not tile what it fuses into a scatter: it would put all of it on the stack.
+    values, where = build.fusion_barrier(values), build.fusion_barrier(where)
     scattered = ir.Operation.create(
         "iree_linalg_ext.scatter",
         results=[table.type],

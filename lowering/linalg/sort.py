@@ -14,22 +14,24 @@ from typing import Any
 import numpy as np
 
 from ...dialect.mlir import arith, ir, tensor
-from ...dialect.sort import SortOp
-from ...dialect.types import bool_, float32, int32, int64, is_float, is_narrow
+from ...dialect.sort import SortOp, TopKOp
+from ...dialect.types import TensorSpec, bool_, float32, int32, int64, is_float, is_narrow, uint32
 from . import build, scalar
 from .build import PARALLEL, REDUCTION
 from .registry import lowers
 from .scalar import Scalar, convert, select
-from .shape import extract, padded
+from .shape import extract, joined, padded
 
 COUNTED = 64
 """Longest axis that is sorted by counting, which takes a comparison of each pair."""
+FEW = 16
+"""Most elements that are looked for one after the other instead of sorting."""
 
 
 def key_of(x: Scalar) -> Scalar:
     """An integer of the same order: a float's bits, turned around where it is negative."""
     if not is_float(x.dtype):
-        wide = int64 if x.dtype == np.dtype("uint32") or x.dtype.itemsize == 8 else int32
+        wide = int64 if x.dtype == uint32 or x.dtype.itemsize == 8 else int32
         return convert(x, wide)
     x = convert(x, float32) if is_narrow(x.dtype) else x
     whole = int64 if x.dtype.itemsize == 8 else int32
@@ -41,24 +43,83 @@ def key_of(x: Scalar) -> Scalar:
 
 @lowers(SortOp)
 def sort(op: Any, x: ir.Value) -> list[ir.Value]:
-    dtype, axis = op.operand_specs()[0].dtype, op.axis
-    shape = build.shape_of(x)
-    n = op.operand_specs()[0].shape[axis]
-    i32 = build.element_type(int32)
+    return _sorted(x, op.operand_specs()[0], op.axis, op.descending)
+
+
+def _sorted(x: ir.Value, spec: TensorSpec, axis: int, descending: bool) -> list[ir.Value]:
+    shape, n = build.shape_of(x), spec.shape[axis] or 0
     if 0 in shape:
-        return [x, build.empty(shape, i32)]
+        return [x, build.empty(shape, build.element_type(int32))]
     if n == 1:
-        return [x, build.fill(0, shape, i32)]
-    kind = int64 if dtype.itemsize == 8 or dtype == np.dtype("uint32") else int32
+        return [x, build.fill(0, shape, build.element_type(int32))]
+    keys, kind = _keys(x, spec.dtype, descending)
+    order = _counted(keys, axis, kind) if n <= COUNTED else _merged(keys, axis, n, kind)
+    return [_read(x, order, axis), order]
+
+
+def _keys(x: ir.Value, dtype: np.dtype, descending: bool) -> tuple[ir.Value, np.dtype]:
+    """The keys of elements, to be put in ascending order, and their type."""
+    kind = int64 if dtype.itemsize == 8 or dtype == uint32 else int32
 
     def key(v: ir.Value) -> ir.Value:
         k = key_of(Scalar(v, dtype))
-        return (~k if op.descending else k).value
+        return (~k if descending else k).value
 
-    keys = build.elementwise([x], build.element_type(kind), key)
-    by_counting = n <= COUNTED
-    order = _counted(keys, axis, kind) if by_counting else _merged(keys, axis, n, kind)
+    return build.fusion_barrier(build.elementwise([x], build.element_type(kind), key)), kind
+
+
+@lowers(TopKOp)
+def top_k(op: Any, x: ir.Value) -> list[ir.Value]:
+    """A few are found one after the other: the first in order behind the last one found"""
+    (spec,), axis, k = op.operand_specs(), op.axis, op.k
+    shape = build.shape_of(x)
+    few = [k if a == axis else n for a, n in enumerate(shape)]
+    if 0 in few or k > FEW:
+        whole = _sorted(x, spec, axis, op.largest)
+        return [extract(v, [0] * len(few), few, [1] * len(few)) for v in whole]
+    keys, kind = _keys(x, spec.dtype, op.largest)
+    rows = [n for a, n in enumerate(shape) if a != axis]
+    found = (
+        build.fill(np.iinfo(kind).min, rows, build.element_type(kind)),
+        build.fill(-1, rows, build.element_type(int32)),
+    )
+    places = []
+    for _ in range(k):
+        found = _next(keys, axis, kind, *found)
+        one = [1 if a == axis else n for a, n in enumerate(shape)]
+        places.append(build.reshape(found[1], one))
+    order = joined(places, axis, build.tensor_type(few, build.element_type(int32)))
     return [_read(x, order, axis), order]
+
+
+def _next(
+    keys: ir.Value, axis: int, kind: np.dtype, last: ir.Value, last_place: ir.Value
+) -> tuple[ir.Value, ir.Value]:
+    """The first key, and its place, behind the last one found along an axis."""
+    shape, rank = build.shape_of(keys), build.rank_of(keys)
+    rows = [a for a in range(rank) if a != axis]
+    loop_of = {a: loop for loop, a in enumerate([*rows, axis])}
+    extents = [shape[a] for a in rows]
+    most = [np.iinfo(kind).max, np.iinfo(np.int32).max]
+    outs = [
+        build.fill(m, extents, build.element_type(t))
+        for m, t in zip(most, (kind, int32), strict=True)
+    ]
+    kept = list(range(rank - 1))
+
+    def body(*values: ir.Value) -> list[ir.Value]:
+        k, l, best = (Scalar(values[i], kind) for i in (0, 1, 3))
+        q, place = Scalar(values[2], int32), Scalar(values[4], int32)
+        here = scalar.from_index(build.loop_index(rank - 1), int32)
+        behind = (l < k) | ((l == k) & (q < here))
+        first = (k < best) | ((k == best) & (here < place))
+        taken = behind & first
+        return [select(taken, k, best).value, select(taken, here, place).value]
+
+    inputs = [(keys, [loop_of[a] for a in range(rank)]), (last, kept), (last_place, kept)]
+    loops = [PARALLEL] * (rank - 1) + [REDUCTION]
+    key, place = build.generic(inputs, [(o, kept) for o in outs], loops, body)
+    return build.fusion_barrier(key), build.fusion_barrier(place)
 
 
 def _read(x: ir.Value, order: ir.Value, axis: int) -> ir.Value:
@@ -80,7 +141,6 @@ def _read(x: ir.Value, order: ir.Value, axis: int) -> ir.Value:
 def _counted(keys: ir.Value, axis: int, kind: np.dtype) -> ir.Value:
     """The position whose number of smaller elements is i, at each i."""
     shape, rank = build.shape_of(keys), build.rank_of(keys)
-    keys = build.fusion_barrier(keys)
     i32 = build.element_type(int32)
     zeros = build.fill(0, shape, i32)
     own = list(range(rank))
@@ -111,7 +171,7 @@ def _merged(keys: ir.Value, axis: int, n: int, kind: np.dtype) -> ir.Value:
     length = 1 << (n - 1).bit_length()
     high = [length - n if a == axis else 0 for a in range(rank)]
     last = build.number(np.iinfo(kind).max, build.element_type(kind))
-    keys = padded(build.fusion_barrier(keys), [0] * rank, high, last)
+    keys = padded(keys, [0] * rank, high, last)
     shape = build.shape_of(keys)
     out = build.empty(shape, build.element_type(int32))
     axes = list(range(rank))
