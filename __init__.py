@@ -57,6 +57,14 @@ from .dialect.builder import name_scope
 from .dialect.contraction import dot, dot_general, matmul, outer, tensordot
 from .dialect.control import optimization_barrier, stop_gradient, tag
 from .dialect.convolution import conv, conv_transpose
+from .dialect.counting import (
+    argwhere,
+    bincount,
+    count_nonzero,
+    nonzero,
+    one_hot,
+    unravel_index,
+)
 from .dialect.creation import (
     arange,
     constant,
@@ -69,9 +77,11 @@ from .dialect.creation import (
     zeros,
     zeros_like,
 )
+from .dialect.dynamic import dynamic_slice, dynamic_update_slice, update_slice
 from .dialect.einsum import cross, einsum, inner, kron, vdot
 from .dialect.elementwise import mul_no_nan
 from .dialect.entropy import entr, lbeta, logit, sinc, xlog1py, xlogy
+from .dialect.gather import take_along_axis
 from .dialect.graph import Graph, trace
 from .dialect.indexing import embedding, scatter_add, take
 from .dialect.jacobian import hessian, hvp, jacobian
@@ -110,7 +120,6 @@ from .dialect.nn import (
     layer_norm,
     log_softmax,
     mse,
-    one_hot,
     rms_norm,
     softmax,
 )
@@ -135,6 +144,16 @@ from .dialect.reduction import (
 from .dialect.resize import adaptive_avg_pool, adaptive_max_pool, resize, upsample
 from .dialect.response_norm import local_response_norm
 from .dialect.rules import checkpoint, custom_vjp
+from .dialect.scan import cumlogsumexp, cummax, cummin, cumprod, cumsum, linear_scan
+from .dialect.scatter import (
+    put_along_axis,
+    scatter_max,
+    scatter_min,
+    scatter_mul,
+    scatter_set,
+    segment_max,
+    segment_sum,
+)
 from .dialect.shape import (
     broadcast_to,
     expand_dims,
@@ -154,6 +173,7 @@ from .dialect.shrink import (
     threshold,
 )
 from .dialect.slicing import concat, flip, split, stack, unstack
+from .dialect.sort import argsort, median, quantile, searchsorted, sort, top_k
 from .dialect.special import digamma, erf, erf_inv, erfc, lgamma, polygamma
 from .dialect.tensor import Tensor
 from .dialect.transcendental import (

@@ -8,18 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import OpError
 from . import reduction
 from .activation import softplus
 from .base import Bool, Float, Int, Ints, Op, Operand, Result, check_float, in_float32
 from .control import stop_gradient
-from .creation import iota
+from .counting import one_hot
 from .elementwise import as_tensor, mul_no_nan
 from .logic import select
 from .reduction import LogsumexpOp, as_float, count, expand, mean
+from .scatter import as_index
 from .shape import normalize_axes
 from .transcendental import exp, log
-from .types import TensorSpec, float32, int32, int64, is_integer, is_narrow, uint32
+from .types import TensorSpec, float32, is_integer, is_narrow
 
 
 class SoftmaxLike(Op):
@@ -154,7 +154,7 @@ class CrossEntropyOp(Op, name="cross_entropy"):
             classes = x.shape[-1]
             if classes is None:
                 raise self.error("a known number of classes for a gradient", x.spec)
-            hot = one_hot(_index(self.labels).clip(0, classes - 1), classes, x.dtype)
+            hot = one_hot(as_index(self.labels).clip(0, classes - 1), classes, x.dtype)
             dx = mul_no_nan(expand(ct, x, last), p - hot)
         if ct_lse is not None:
             more = mul_no_nan(expand(ct_lse, x, last), p)
@@ -232,25 +232,6 @@ def log_softmax(x: Any, axis: int = -1) -> Any:
     """Logarithm of softmax along `axis`, accurate where softmax underflows."""
     x = as_float(x)
     return LogSoftmaxOp.emit(x, axis=normalize_axes(LogSoftmaxOp, axis, x.ndim)[0])
-
-
-def one_hot(labels: Any, classes: int, dtype: Any = float32) -> Any:
-    """1 at each label along a new last axis of extent `classes`, 0 elsewhere; labels outside give
-    all zeros.
-    """
-    labels = as_tensor(labels)
-    if not is_integer(labels.dtype):
-        raise OpError(f"one_hot expected integer labels, got {labels.spec}; convert them by astype")
-    labels = _index(labels)
-    shape = (*labels.shape, classes)
-    ramp = iota((classes,), 0, labels.dtype)
-    columns = ramp.broadcast_in_dim(shape, (labels.ndim,), like=(labels.expand_dims(-1),))
-    return labels.broadcast_in_dim(shape, tuple(range(labels.ndim))).equal(columns).astype(dtype)
-
-
-def _index(labels: Any) -> Any:
-    """Integers in a type that holds every position."""
-    return labels.astype(int64 if labels.dtype in (uint32, int64) else int32)
 
 
 def cross_entropy(logits: Any, labels: Any, name: str | None = None) -> Any:

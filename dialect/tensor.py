@@ -14,11 +14,13 @@ from . import (
     contraction,
     creation,
     elementwise,
-    indexing,
     logic,
     reduction,
+    scan,
     shape,
     slicing,
+    sort,
+    subscript,
     transcendental,
 )
 from .mlir import ir
@@ -88,8 +90,8 @@ class Tensor(ir.Value):
 
     def __setitem__(self, key: Any, value: Any) -> NoReturn:
         raise TraceError(
-            "a Tensor cannot be changed in place; make a new one, for instance with go.where, "
-            "go.concat or go.scatter_add"
+            "a Tensor cannot be changed in place; make a new one, as x = x.at[key].set(value) does "
+            "(or .add, .multiply, .max, .min), or go.where or go.concat"
         )
 
     def __array_function__(self, function: Any, *unused: Any) -> NoReturn:
@@ -237,7 +239,14 @@ class Tensor(ir.Value):
         return logic.equal(self, other)
 
     def __getitem__(self, key: Any) -> "Tensor":
-        return indexing.getitem(self, key)
+        return subscript.getitem(self, key)
+
+    @property
+    def at(self) -> subscript.At:
+        """`x.at[key].set(value)`, and add, multiply, max, min: x with the part that `key` names
+        changed.
+        """
+        return subscript.At(self)
 
     def __iter__(self) -> Iterator["Tensor"]:
         return iter(slicing.unstack(self))
@@ -305,6 +314,21 @@ class Tensor(ir.Value):
 
     def argmin(self, axis: int | None = None, keepdims: bool = False) -> "Tensor":
         return reduction.argmin(self, axis, keepdims)
+
+    # --- scans and order --------------------------------------------------------------------------
+
+    def cumsum(self, axis: int | None = None, reverse: bool = False) -> "Tensor":
+        return scan.cumsum(self, axis, reverse)
+
+    def cumprod(self, axis: int | None = None, reverse: bool = False) -> "Tensor":
+        return scan.cumprod(self, axis, reverse)
+
+    def sort(self, axis: int | None = -1, descending: bool = False) -> "Tensor":
+        """The elements in order, as a new tensor."""
+        return sort.sort(self, axis, descending)
+
+    def argsort(self, axis: int | None = -1, descending: bool = False) -> "Tensor":
+        return sort.argsort(self, axis, descending)
 
     # --- shape ------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from ..dialect.mlir import func, ir
 from .linalg import build
 from .passes import failure, gradopt_pass, single_block
 
-DONATED = "gradopt.donated"
+DONATED = build.DONATED
 """On an argument: the position of the result that takes over its storage, or a unit for the first
 result of its type.
 """

@@ -17,7 +17,10 @@ from . import (
     padding,
     reduction,
     resize,
+    scan,
+    scatter,
     shape,
+    sort,
     window,
 )
 from .case import Case
@@ -32,6 +35,9 @@ FAMILIES = {
         convolution,
         shape,
         indexing,
+        scan,
+        sort,
+        scatter,
         nn,
         creation,
         window,

@@ -58,3 +58,18 @@ def compile_many(functions: dict[str, str]) -> dict[str, Callable[..., Any]]:
 def iree_errors(rows: Sequence[Row]) -> dict[str, tuple[float, str]]:
     """Name -> (error in ulp, why it could not run), for rows compiled for the CPU."""
     return {row.name: (error, why) for row, error, why in check.run_rows(rows, CPU)}
+
+
+Point = tuple[Callable[..., Any], tuple[Any, ...], Any]
+"""A function, its arguments, and the known answer: one array, or a tuple of them."""
+
+
+def check_point(point: Point, run: Callable[..., Any] = run_reference) -> None:
+    """`run(fn, *arrays)` gives the known answer."""
+    fn, arrays, want = point
+    got = run(fn, *map(np.asarray, arrays))
+    wants = want if isinstance(want, tuple) else (want,)
+    assert len(got) == len(wants)
+    for a, b in zip(got, wants, strict=True):
+        assert a.shape == np.shape(b)
+        np.testing.assert_allclose(a.astype(np.float64), b, rtol=2e-6, atol=1e-12)

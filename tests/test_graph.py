@@ -303,7 +303,7 @@ def test_getitem(key: Any) -> None:
         (2, "index.*2"),
         ((0, 0, 0, 0), "indices"),
         ("a", "an index of integers, slices.*got str 'a'"),
-        (np.ones(2, bool), "use where.. for a mask"),
+        (np.ones(3, bool), r"expected a mask of shape \(2,\)"),
         ((slice(None, None, 0),), "a step other than 0"),
         ((0, 4), "index.*4"),
         (1.5, "an integer array, got tensor<f32>"),

@@ -13,7 +13,10 @@ from . import (
     padding,
     reduction,
     resize,
+    scan,
+    scatter,
     shape,
+    sort,
     window,
 )
 from .registry import BODIES, LOWERINGS, is_lowered
@@ -33,6 +36,9 @@ __all__ = [
     "padding",
     "reduction",
     "resize",
+    "scan",
+    "scatter",
     "shape",
+    "sort",
     "window",
 ]

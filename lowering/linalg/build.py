@@ -17,6 +17,8 @@ from ...dialect.types import MLIR_NAMES, TensorSpec, is_float_type
 Extent = int | ir.Value
 DISAGREE = "unknown extents differ at"
 """How the message of a failed check starts; the place in the user's source follows."""
+DONATED = "gradopt.donated"
+"""On an argument: its caller gives it away. See bufferize.py."""
 PARALLEL, REDUCTION = "parallel", "reduction"
 
 
@@ -82,6 +84,7 @@ SHAPED_LIKE = {
     "iree_tensor_ext.compute_barrier.start": 0,
     "iree_linalg_ext.gather": 2,
     "iree_linalg_ext.scatter": 2,
+    "iree_linalg_ext.scan": 0,
 }
 """IREE's ops, which MLIR's passes know nothing of, and the operand that has the result's shape."""
 

@@ -232,16 +232,20 @@ def padded(x: ir.Value, low: Sequence[int], high: Sequence[int], value: ir.Value
 
 @lowers(ReverseOp)
 def reverse(op: Any, x: ir.Value) -> ir.Value:
-    """Reads at extent - 1 - i: IREE does not take reversed maps"""
+    return reversed_along(x, op.axes)
+
+
+def reversed_along(x: ir.Value, reversed_axes: Sequence[int]) -> ir.Value:
+    """Reads at extent - 1 - i: IREE does not take reversed maps."""
     extents = build.shape_of(x)
-    if 0 in extents or not op.axes:
+    if 0 in extents or not reversed_axes:
         return x
     axes = list(range(len(extents)))
     x = build.read_at(x)
 
     def body(_: ir.Value) -> list[ir.Value]:
         where = [build.loop_index(a) for a in axes]
-        for a in op.axes:
+        for a in reversed_axes:
             last = arith.subi(build.as_index(extents[a]), build.index(1))
             where[a] = arith.subi(last, where[a])
         return [tensor.extract(x, where)]
