@@ -2,6 +2,8 @@
 """gradopt: the training compiler for IREE. `import gradopt as go`."""
 
 # ruff: noqa: A004 - NumPy's names are the point
+from .dialect import optimizer as optim
+from .dialect import random
 from .dialect.activation import (
     celu,
     elu,
@@ -40,6 +42,8 @@ from .dialect.arithmetic import (
     sub,
     trunc,
 )
+from .dialect.attention import attention, rotary
+from .dialect.batch_norm import batch_norm
 from .dialect.bits import count_leading_zeros, popcount, shift_right_logical
 from .dialect.blend import (
     deg2rad,
@@ -66,6 +70,21 @@ from .dialect.creation import (
     ones_like,
     zeros,
     zeros_like,
+)
+from .dialect.distance import (
+    bce,
+    bce_with_logits,
+    cosine_similarity,
+    focal,
+    gaussian_nll,
+    hinge,
+    huber,
+    kl_div,
+    mae,
+    mse,
+    poisson_nll,
+    smooth_l1,
+    triplet_margin,
 )
 from .dialect.elementwise import mul_no_nan
 from .dialect.entropy import entr, lbeta, logit, sinc, xlog1py, xlogy
@@ -100,17 +119,10 @@ from .dialect.logic import (
     shift_right,
     where,
 )
-from .dialect.nn import (
-    batch_norm,
-    bce_with_logits,
-    cross_entropy,
-    layer_norm,
-    log_softmax,
-    mse,
-    one_hot,
-    rms_norm,
-    softmax,
-)
+from .dialect.loss import cross_entropy, nll_loss
+from .dialect.nn import dropout, log_softmax, one_hot, softmax
+from .dialect.norm import group_norm, instance_norm, layer_norm, rms_norm
+from .dialect.recurrent import gru_cell, lstm_cell
 from .dialect.reduction import (
     all,
     any,

@@ -6,13 +6,18 @@ Inputs are float64, integers or booleans; other element types are made from them
 """
 
 from . import (
+    attention,
     contraction,
     convolution,
     creation,
     elementwise,
     elementwise_more,
     indexing,
+    loss,
     nn,
+    norm,
+    optimizer,
+    random,
     reduction,
     shape,
 )
@@ -29,6 +34,11 @@ FAMILIES = {
         shape,
         indexing,
         nn,
+        norm,
+        loss,
+        attention,
+        random,
+        optimizer,
         creation,
     )
 }

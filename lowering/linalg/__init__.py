@@ -10,6 +10,7 @@ from . import (
     elementwise_more,
     indexing,
     nn,
+    random,
     reduction,
     shape,
 )
@@ -27,6 +28,7 @@ __all__ = [
     "indexing",
     "is_lowered",
     "nn",
+    "random",
     "reduction",
     "shape",
 ]
