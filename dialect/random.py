@@ -17,6 +17,7 @@ float32 and float64 numbers are those of JAX with its partitionable threefry.
 No op here has a gradient.
 """
 
+import operator
 from typing import Any
 
 import numpy as np
@@ -49,7 +50,7 @@ def key(seed: Any) -> Any:
         low = seed.astype(int64) & 0xFFFFFFFF
         return stack([high.astype(uint32), low.astype(uint32)])
     try:
-        number = int(np.asarray(seed).__index__())
+        number = operator.index(seed)
     except TypeError:
         raise OpError(f"random.key expected an integer, got {seed!r:.40}") from None
     if not -(2**63) <= number < 2**64:
@@ -72,7 +73,10 @@ def fold_in(key: Any, data: Any) -> Any:
     an integer in [0, 2^32) or an integer tensor, taken modulo 2^32.
     """
     if not hasattr(data, "graph"):
-        number = int(np.asarray(data).__index__())
+        try:
+            number = operator.index(data)
+        except TypeError:
+            raise OpError(f"random.fold_in expected an integer, got {data!r:.40}") from None
         if not 0 <= number < 2**32:
             raise OpError(f"random.fold_in expected a number in [0, 2^32), got {number}")
         data = np.array(number, np.uint32)

@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 import scipy.special
 
+from . import builder as builders
 from .activation import sigmoid
 from .base import Op, Operand, Result, check_float, function
+from .elementwise import FLOAT, promote_together
 from .nn import as_wide, in_wide
 from .slicing import split
 from .transcendental import tanh
@@ -26,7 +28,17 @@ def check_gates(op_class: type[Op], z: TensorSpec, state: TensorSpec, gates: int
         )
 
 
-class LstmCellOp(Op, name="lstm_cell"):
+class Cell(Op):
+    """One step of a recurrent layer."""
+
+    @classmethod
+    def build(cls, *operands: Any, name: str | None = None, **attributes: Any) -> Any:
+        """Promote the operands, then emit."""
+        with builders.owner(cls.MNEMONIC, operands):
+            return cls.emit(*promote_together(FLOAT, operands), name=name, **attributes)
+
+
+class LstmCellOp(Cell, name="lstm_cell"):
     """Long short-term memory, one step: c' = sigmoid(f) c + sigmoid(i) tanh(g), h' = sigmoid(o)
     tanh(c'), where z is i, f, g, o one after the other on the last axis.
 
@@ -58,7 +70,7 @@ class LstmCellOp(Op, name="lstm_cell"):
         return (sigmoid(o) * tanh(new)).astype(c.dtype), new.astype(c.dtype)
 
 
-class GruCellOp(Op, name="gru_cell"):
+class GruCellOp(Cell, name="gru_cell"):
     """Gated recurrent unit, one step: h' = (1 - u) n + u h with r = sigmoid(x_r + h_r), u =
     sigmoid(x_u + h_u), n = tanh(x_n + r h_n), where x and s are r, u, n one after the other on the
     last axis.
