@@ -225,15 +225,16 @@ def dropout(
     rate); `x` itself unless `training`.
 
     `noise_shape` is the shape of the mask: extents of 1 where all elements along an axis are
-    dropped together, others as in `x`. A key gives one mask: fold the number of the layer and of
+    dropped together, others as in `x`, or None. A key gives one mask: fold the number of the layer and of
     the step into it.
     """
     x = as_float(x)
     if not training:
         return x
     given = x.shape if noise_shape is None else tuple(noise_shape)
-    if len(given) != x.ndim or any(n not in (1, m) for n, m in zip(given, x.shape, strict=True)):
+    pairs = list(zip(given, x.shape, strict=False))
+    if len(given) != x.ndim or any(n not in (1, None, m) for n, m in pairs):
         raise DropoutOp.error(f"a noise_shape of extents of 1 or those of {x.spec}", given)
-    shared = tuple(i for i, (n, m) in enumerate(zip(given, x.shape, strict=True)) if n != m)
+    shared = tuple(i for i, (n, m) in enumerate(pairs) if n == 1 != m)
     key = key if hasattr(key, "graph") else constant(as_key(key))
     return DropoutOp.emit(x, key, rate=rate, shared=shared)
