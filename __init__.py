@@ -2,6 +2,8 @@
 """gradopt: the training compiler for IREE. `import gradopt as go`."""
 
 # ruff: noqa: A004 - NumPy's names are the point
+from .dialect import optimizer as optim
+from .dialect import random
 from .dialect.activation import (
     celu,
     elu,
@@ -41,6 +43,8 @@ from .dialect.arithmetic import (
     trunc,
 )
 from .dialect.arrange import diagonal, diff, matrix_trace, repeat, roll, tile, tril, triu
+from .dialect.attention import attention, rotary
+from .dialect.batch_norm import batch_norm
 from .dialect.bits import count_leading_zeros, popcount, shift_right_logical
 from .dialect.blend import (
     deg2rad,
@@ -76,6 +80,21 @@ from .dialect.creation import (
     ones_like,
     zeros,
     zeros_like,
+)
+from .dialect.distance import (
+    bce,
+    bce_with_logits,
+    cosine_similarity,
+    focal,
+    gaussian_nll,
+    hinge,
+    huber,
+    kl_div,
+    mae,
+    mse,
+    poisson_nll,
+    smooth_l1,
+    triplet_margin,
 )
 from .dialect.dynamic import dynamic_slice, dynamic_update_slice, update_slice
 from .dialect.einsum import cross, einsum, inner, kron, vdot
@@ -113,19 +132,12 @@ from .dialect.logic import (
     shift_right,
     where,
 )
-from .dialect.nn import (
-    batch_norm,
-    bce_with_logits,
-    cross_entropy,
-    layer_norm,
-    log_softmax,
-    mse,
-    rms_norm,
-    softmax,
-)
+from .dialect.loss import cross_entropy, nll_loss
+from .dialect.norm import group_norm, instance_norm, layer_norm, rms_norm
 from .dialect.padding import pad
 from .dialect.patches import extract_patches, fold_patches
 from .dialect.pooling import avg_pool, max_pool, min_pool, sum_pool
+from .dialect.recurrent import gru_cell, lstm_cell
 from .dialect.reduction import (
     all,
     any,

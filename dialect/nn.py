@@ -3,23 +3,25 @@
 are better that way.
 """
 
+import functools
 import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from . import reduction
-from .activation import softplus
-from .base import Bool, Float, Int, Ints, Op, Operand, Result, check_float, in_float32
+from .base import Float, Int, Ints, Op, Operand, Result, check_float, in_float32
 from .control import stop_gradient
-from .counting import one_hot
-from .elementwise import as_tensor, mul_no_nan
+from .creation import constant
+from .distributions import RandomBernoulliOp
+from .elementwise import mul_no_nan
 from .logic import select
-from .reduction import LogsumexpOp, as_float, count, expand, mean
-from .scatter import as_index
+from .reduction import as_float
 from .shape import normalize_axes
+from .threefry import as_key, check_key
 from .transcendental import exp, log
-from .types import TensorSpec, float32, is_integer, is_narrow
+from .types import TensorSpec, float32, is_narrow
 
 
 class SoftmaxLike(Op):
@@ -111,112 +113,70 @@ def _exponentials(x: Any, axis: int) -> tuple[Any, Any]:
     return powers, powers.sum(axis, keepdims=True)
 
 
-class CrossEntropyOp(Op, name="cross_entropy"):
-    """Loss of each row of logits against an integer label: loss = ln sum e^x - x[label], over the
-    last axis.
+def in_wide(parts: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorator of a `decompose`: 16-bit operands are taken in float32, and the result is rounded
+    once, to the type of the first one.
+    """
 
-    The second result is ln sum e^x, kept for the gradient. Labels outside [0, classes) count as the
-    nearest one inside.
-    Example: `%loss, %lse = "gradopt.cross_entropy"(%x, %labels)
-    : (tensor<8x10xf32>, tensor<8xi32>) -> (tensor<8xf32>, tensor<8xf32>)`
+    @functools.wraps(parts)
+    def wrapped(*operands: Any, **attributes: Any) -> Any:
+        dtype = operands[0].dtype
+        return parts(*map(as_wide, operands), **attributes).astype(dtype)
+
+    return wrapped
+
+
+class DropoutOp(Op, name="dropout"):
+    """Elements replaced by 0 with probability rate, the others scaled: y = b ? x / (1 - rate) : 0,
+    b drawn by `random_bernoulli` with p = 1 - rate.
+
+    b is the same along the axes in `shared`. The mask is a pure function of the key: the gradient
+    draws it again instead of keeping it.
+    Example: `%y = "gradopt.dropout"(%x, %key) {rate = 0.1 : f64} : (tensor<4xf32>, tensor<2xui32>)
+    -> tensor<4xf32>`
     """
 
     x: Operand
-    labels: Operand
-    loss: Result
-    lse: Result
-
-    @classmethod
-    def infer(cls, x: TensorSpec, labels: TensorSpec) -> tuple[TensorSpec, TensorSpec]:
-        check_float(cls, x)
-        if x.rank < 1 or x.shape[-1] == 0:
-            raise cls.error("logits with at least one class on the last axis", x)
-        if labels.shape != x.shape[:-1] or not is_integer(labels.dtype):
-            raise cls.error(
-                f"integer labels of shape {x.shape[:-1]}", labels, "one label a row of logits"
-            )
-        row = x.with_shape(x.shape[:-1])
-        return row, row
-
-    @staticmethod
-    def reference(x: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        lse = LogsumexpOp.reference(x, (x.ndim - 1,))
-        labels = np.clip(labels.astype(np.int64), 0, x.shape[-1] - 1)
-        return lse - np.take_along_axis(x, labels[..., None], -1)[..., 0], lse
-
-    @in_float32
-    def vjp(self, ct: Any, ct_lse: Any) -> list[Any]:
-        """dx = ct * (softmax(x) - onehot(labels)) + ct_lse * softmax(x)"""
-        x, last = self.x, (self.x.ndim - 1,)
-        p = exp(x - expand(self.lse, x, last))
-        dx = None
-        if ct is not None:
-            classes = x.shape[-1]
-            if classes is None:
-                raise self.error("a known number of classes for a gradient", x.spec)
-            hot = one_hot(as_index(self.labels).clip(0, classes - 1), classes, x.dtype)
-            dx = mul_no_nan(expand(ct, x, last), p - hot)
-        if ct_lse is not None:
-            more = mul_no_nan(expand(ct_lse, x, last), p)
-            dx = more if dx is None else dx + more
-        return [dx, None]
-
-
-class NormalizeOp(Op, name="normalize"):
-    """Zero mean and unit variance over axes: y = (x - m) * r, r = 1 / sqrt(var x + eps).
-
-    The heart of layer, batch, group and instance norm; with center = false the mean is not
-    subtracted (root mean square norm). The further results are the mean m and r, without the axes.
-    Example: `%y, %m, %r = "gradopt.normalize"(%x) {axes = array<i64: 1>}
-    : (tensor<8x16xf32>) -> (tensor<8x16xf32>, tensor<8xf32>, tensor<8xf32>)`
-    """
-
-    x: Operand
-    axes: Ints
-    eps: Float = 1e-5
-    center: Bool = True
+    key: Operand
+    rate: Float
+    shared: Ints = ()
     y: Result
-    m: Result
-    r: Result
 
     @classmethod
     def infer(
-        cls, x: TensorSpec, axes: tuple[int, ...], eps: float, center: bool
-    ) -> tuple[TensorSpec, ...]:
+        cls, x: TensorSpec, key: TensorSpec, rate: float, shared: tuple[int, ...]
+    ) -> TensorSpec:
         check_float(cls, x)
-        if not axes or list(axes) != sorted(set(axes)) or not set(axes) <= set(range(x.rank)):
-            raise cls.error(f"increasing axes of a tensor of rank {x.rank}", list(axes))
-        row = x.with_shape(n for i, n in enumerate(x.shape) if i not in axes)
-        return x, row, row
+        check_key(cls, key)
+        if not 0 <= rate <= 1:
+            raise cls.error("a rate in [0, 1]", rate)
+        if list(shared) != sorted(set(shared)) or not set(shared) <= set(range(x.rank)):
+            raise cls.error(f"increasing axes of a tensor of rank {x.rank} to share", list(shared))
+        return x
 
     @staticmethod
     def reference(
-        x: np.ndarray, axes: tuple[int, ...], eps: float, center: bool
-    ) -> tuple[np.ndarray, ...]:
-        n = np.prod([x.shape[a] for a in axes])
-        m = np.sum(x, axis=axes, keepdims=True) / n * center
-        r = 1 / np.sqrt(np.sum((x - m) ** 2, axis=axes, keepdims=True) / n + eps)
-        return (x - m) * r, np.squeeze(m, axes), np.squeeze(r, axes)
+        x: np.ndarray, key: np.ndarray, rate: float, shared: tuple[int, ...]
+    ) -> np.ndarray:
+        drawn = tuple(1 if i in shared else n for i, n in enumerate(x.shape))
+        kept = RandomBernoulliOp.reference(key, shape=drawn, p=1 - rate)
+        return np.where(kept, x * (1 / (1 - rate) if rate < 1 else 0), 0)
 
-    @in_float32
-    def vjp(self, ct: Any, ct_m: Any, ct_r: Any) -> list[Any]:
-        """dx = r * (ct - mean(ct) - y * mean(ct * y)) + ct_m / n - ct_r * r^2 * y / n, means over
-        the axes
-        """
-        y, axes = self.y, self.axes
-        n = count(y, axes)
-        terms = []
-        if ct is not None:
-            shared = mean(mul_no_nan(ct, y), axes)
-            inner = ct - mul_no_nan(expand(shared, y, axes), y)
-            inner = inner - expand(mean(ct, axes), y, axes) if self.center else inner
-            terms.append(mul_no_nan(inner, expand(self.r, y, axes)))
-        if ct_m is not None and self.center:
-            terms.append(expand(ct_m / n, y, axes))
-        if ct_r is not None:
-            slope = mul_no_nan(ct_r, self.r * self.r) / -n
-            terms.append(mul_no_nan(expand(slope, y, axes), y))
-        return [sum(terms[1:], terms[0]) if terms else None]
+    @staticmethod
+    def decompose(x: Any, key: Any, rate: float, shared: tuple[int, ...]) -> Any:
+        kept = tuple(i for i in range(x.ndim) if i not in shared)
+        drawn = tuple(1 if i in shared else n for i, n in enumerate(x.shape))
+        like = [] if None not in drawn else [x]
+        mask = RandomBernoulliOp.emit(key, *like, shape=drawn, p=1 - rate)
+        if shared:  # back over the shared axes
+            mask = mask.reshape([drawn[i] for i in kept])
+            mask = mask.broadcast_in_dim(x.shape, kept, like=(x,))
+        scaled = as_wide(x) * (1 / (1 - rate) if rate < 1 else 0.0)
+        return select(mask, scaled, 0).astype(x.dtype)
+
+    def vjp(self, ct: Any) -> list[Any]:
+        """dx = ct dropped out likewise, with the same mask"""
+        return [DropoutOp.emit(ct, self.key, rate=self.rate, shared=self.shared), None]
 
 
 # --- functions ------------------------------------------------------------------------------------
@@ -234,69 +194,27 @@ def log_softmax(x: Any, axis: int = -1) -> Any:
     return LogSoftmaxOp.emit(x, axis=normalize_axes(LogSoftmaxOp, axis, x.ndim)[0])
 
 
-def cross_entropy(logits: Any, labels: Any, name: str | None = None) -> Any:
-    """Softmax cross-entropy of each row of `logits` (..., classes) against integer `labels` (...);
-    one loss a row.
-    """
-    return CrossEntropyOp.emit(as_float(logits), as_tensor(labels), name=name)[0]
-
-
-def bce_with_logits(logits: Any, targets: Any) -> Any:
-    """Binary cross-entropy of sigmoid(logits) against targets in [0, 1], elementwise: softplus(z) -
-    z * target.
-    """
-    return softplus(logits) - logits * targets
-
-
-def mse(prediction: Any, target: Any) -> Any:
-    """Squared error, elementwise."""
-    return (as_tensor(prediction) - target).square()
-
-
-def layer_norm(
-    x: Any, gamma: Any = None, beta: Any = None, axes: Any = 1, eps: float = 1e-5
+def dropout(
+    x: Any,
+    rate: float,
+    key: Any,
+    noise_shape: Sequence[int | None] | None = None,
+    training: bool = True,
 ) -> Any:
-    """Normalize over the last `axes` axes, then scale by `gamma` and shift by `beta`, both of the
-    normalized shape.
-    """
-    x, axes = _last_axes(x, axes)
-    y = NormalizeOp.emit(x, axes=axes, eps=eps, center=True)[0]
-    return _affine(y, gamma, beta)
+    """`x` with elements replaced by 0 with probability `rate` and the others scaled by 1 / (1 -
+    rate); `x` itself unless `training`.
 
-
-def rms_norm(x: Any, gamma: Any = None, axes: Any = 1, eps: float = 1e-5) -> Any:
-    """Divide by the root mean square over the last `axes` axes, then scale by `gamma`."""
-    x, axes = _last_axes(x, axes)
-    y = NormalizeOp.emit(x, axes=axes, eps=eps, center=False)[0]
-    return _affine(y, gamma, None)
-
-
-def _last_axes(x: Any, count: int) -> tuple[Any, tuple[int, ...]]:
-    """`x` as a floating-point tensor, and its last `count` axes."""
-    x = as_float(x)
-    if not 1 <= count <= x.ndim:
-        raise NormalizeOp.error(f"a number of axes to normalize in [1, {x.ndim}]", count)
-    return x, tuple(range(x.ndim - count, x.ndim))
-
-
-def batch_norm(
-    x: Any, gamma: Any = None, beta: Any = None, channel_axis: int = -1, eps: float = 1e-5
-) -> Any:
-    """Normalize every channel over all other axes (training mode: statistics of this batch), then
-    scale and shift.
+    `noise_shape` is the shape of the mask: extents of 1 where all elements along an axis are
+    dropped together, others as in `x`, or None. A key gives one mask: fold the number of the layer
+    and of the step into it.
     """
     x = as_float(x)
-    (channel,) = normalize_axes(NormalizeOp, channel_axis, x.ndim)
-    axes = tuple(i for i in range(x.ndim) if i != channel)
-    y = NormalizeOp.emit(x, axes=axes, eps=eps, center=True)[0]
-    shape = tuple(n if i == channel else 1 for i, n in enumerate(x.shape))
-    return _affine(
-        y,
-        None if gamma is None else as_tensor(gamma).reshape(shape),
-        None if beta is None else as_tensor(beta).reshape(shape),
-    )
-
-
-def _affine(y: Any, gamma: Any, beta: Any) -> Any:
-    y = y if gamma is None else y * gamma
-    return y if beta is None else y + beta
+    if not training:
+        return x
+    given = x.shape if noise_shape is None else tuple(noise_shape)
+    pairs = list(zip(given, x.shape, strict=False))
+    if len(given) != x.ndim or any(n not in (1, None, m) for n, m in pairs):
+        raise DropoutOp.error(f"a noise_shape of extents of 1 or those of {x.spec}", given)
+    shared = tuple(i for i, (n, m) in enumerate(pairs) if n == 1 != m)
+    key = key if hasattr(key, "graph") else constant(as_key(key))
+    return DropoutOp.emit(x, key, rate=rate, shared=shared)

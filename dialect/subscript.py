@@ -199,7 +199,7 @@ class Key:
             after = 0 if count is None else self.x.shape[a] - axis.first - (count - 1) * step - 1
             widths.append((axis.first, after))
             between.append(0 if count in (None, 1) else step - 1)
-        return self.x + pad(block, widths, 0, between)
+        return self.x + pad(block, widths, interior=between)
 
 
 def getitem(x: Any, key: Any) -> Any:

@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from ...dialect.loss import CrossEntropyOp
 from ...dialect.mlir import arith, ir, tensor
-from ...dialect.nn import CrossEntropyOp, LogSoftmaxOp, NormalizeOp, SoftmaxOp
+from ...dialect.nn import LogSoftmaxOp, SoftmaxOp
+from ...dialect.norm import NormalizeOp
 from ...dialect.types import int64
 from . import build, scalar
 from .build import PARALLEL
