@@ -133,6 +133,7 @@ from .dialect.logic import (
     where,
 )
 from .dialect.loss import cross_entropy, nll_loss
+from .dialect.nn import dropout, log_softmax, softmax
 from .dialect.norm import group_norm, instance_norm, layer_norm, rms_norm
 from .dialect.padding import pad
 from .dialect.patches import extract_patches, fold_patches
