@@ -26,11 +26,15 @@ from unittest import mock
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-COMPILED = {"README.md", "tutorial.md", "gradients.md", "compile.md", "artifacts.md"}
+COMPILED = {"README.md", "tutorial.md", "gradients.md", "ops.md", "compile.md", "artifacts.md"}
 """Pages whose examples need IREE's compiler."""
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
-IN_PROCESS = {"gradopt-opt": "gradopt.tools.opt", "gradopt-compile": "gradopt.tools.compile"}
+IN_PROCESS = {
+    "gradopt-opt": "gradopt.tools.opt",
+    "gradopt-compile": "gradopt.tools.compile",
+    "gradopt-check": "gradopt.tools.check",
+}
 PROGRAMS = {"gradopt-run", "iree-run-module"}  # started as a user does: they are about deployment
 NOT_RUN = {"make", "pip", "git", "cd"}
 
