@@ -26,7 +26,14 @@ from unittest import mock
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-COMPILED = {"README.md", "tutorial.md", "gradients.md", "compile.md", "artifacts.md"}
+COMPILED = {
+    "README.md",
+    "tutorial.md",
+    "gradients.md",
+    "random.md",
+    "compile.md",
+    "artifacts.md",
+}
 """Pages whose examples need IREE's compiler."""
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
