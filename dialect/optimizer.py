@@ -15,6 +15,7 @@ import numpy as np
 
 from . import arithmetic, trees
 from .base import Bool, Float, Op, Operand, Result, check_float
+from .control import optimization_barrier
 from .creation import constant
 from .elementwise import as_tensor
 from .logic import select
@@ -57,6 +58,14 @@ def alike(param: Any, *others: Any) -> tuple[Any, ...]:
     """All in the parameter's type, float32 for 16 bits."""
     wide = as_wide(param)
     return wide, *(o.astype(wide.dtype) for o in others)
+
+
+def alike_apart(param: Any, grad: Any, *others: Any) -> tuple[Any, ...]:
+    """The same, with the gradient kept apart from what makes it: IREE would fuse several results of
+    the update behind the product that the gradient mostly is, and pack all that they read like it,
+    which is slower, or fails ("large vector sizes").
+    """
+    return alike(param, optimization_barrier(grad), *others)
 
 
 class SgdUpdateOp(Update, name="sgd_update"):
@@ -141,7 +150,7 @@ class MomentumUpdateOp(Update, name="momentum_update"):
         nesterov: bool,
         weight_decay: float,
     ) -> tuple[Any, ...]:
-        p, g, rate, old = alike(param, grad, lr, m)
+        p, g, rate, old = alike_apart(param, grad, lr, m)
         g = decayed(p, g, weight_decay)
         new = old * momentum + g
         step = g + new * momentum if nesterov else new
@@ -230,7 +239,7 @@ class AdamUpdateOp(Update, name="adam_update"):
         weight_decay: float,
         decoupled: bool,
     ) -> tuple[Any, ...]:
-        p, g, rate, old_m, old_v, t = alike(param, grad, lr, m, v, step)
+        p, g, rate, old_m, old_v, t = alike_apart(param, grad, lr, m, v, step)
         g = g if decoupled else decayed(p, g, weight_decay)
         new_m = old_m * beta1 + g * (1 - beta1)
         new_v = old_v * beta2 + g.square() * (1 - beta2)
@@ -292,7 +301,7 @@ class RmspropUpdateOp(Update, name="rmsprop_update"):
     def decompose(
         param: Any, grad: Any, lr: Any, v: Any, decay: float, eps: float, weight_decay: float
     ) -> tuple[Any, ...]:
-        p, g, rate, old = alike(param, grad, lr, v)
+        p, g, rate, old = alike_apart(param, grad, lr, v)
         g = decayed(p, g, weight_decay)
         new = old * decay + g.square() * (1 - decay)
         return (p - rate * (g / (sqrt(new) + eps))).astype(param.dtype), new.astype(v.dtype)
@@ -342,7 +351,7 @@ class AdagradUpdateOp(Update, name="adagrad_update"):
     def decompose(
         param: Any, grad: Any, lr: Any, s: Any, eps: float, weight_decay: float
     ) -> tuple[Any, ...]:
-        p, g, rate, old = alike(param, grad, lr, s)
+        p, g, rate, old = alike_apart(param, grad, lr, s)
         g = decayed(p, g, weight_decay)
         new = old + g.square()
         return (p - rate * (g / (sqrt(new) + eps))).astype(param.dtype), new.astype(s.dtype)
@@ -395,7 +404,7 @@ class LionUpdateOp(Update, name="lion_update"):
     def decompose(
         param: Any, grad: Any, lr: Any, m: Any, beta1: float, beta2: float, weight_decay: float
     ) -> tuple[Any, ...]:
-        p, g, rate, old = alike(param, grad, lr, m)
+        p, g, rate, old = alike_apart(param, grad, lr, m)
         move = decayed(p, arithmetic.sign(old * beta1 + g * (1 - beta1)), weight_decay)
         new = old * beta2 + g * (1 - beta2)
         return (p - rate * move).astype(param.dtype), new.astype(m.dtype)

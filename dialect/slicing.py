@@ -344,9 +344,10 @@ def split(x: Any, sections: int | Sequence[int], axis: int = 0) -> list[Any]:
     if isinstance(sections, int):
         if sections < 1 or n % sections:
             raise _split_error(f"a number of equal parts of {n} elements", sections)
-        return unstack(
-            x.reshape((*x.shape[:axis], sections, n // sections, *x.shape[axis + 1 :])), axis
-        )
+        if x.shape.count(None) <= 1:
+            parts = (*x.shape[:axis], sections, n // sections, *x.shape[axis + 1 :])
+            return unstack(x.reshape(parts), axis)
+        sections = [n // sections] * sections
     if sum(sections) != n or min(sections, default=0) < 0:
         raise _split_error(f"sizes that add up to {n}", list(sections))
     ends = list(itertools.accumulate(sections))

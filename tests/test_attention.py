@@ -140,6 +140,14 @@ def test_attention_costs_what_its_parts_cost() -> None:
     assert names[0] == names[1]
 
 
+@pytest.mark.parametrize(("rows", "apart"), [(16, False), (128, False), (12, True), (31, True)])
+def test_only_products_of_broken_tiles_are_set_apart(rows: int, apart: bool) -> None:
+    """Weights are fused into the packing of the product with the values where rows fill tiles."""
+    graph = go.trace(lambda x, v: go.softmax(x) @ v, *[go.TensorSpec((2, rows, rows))] * 2)
+    pipeline.run(graph.module, "gradopt-lower")
+    assert ("compute_barrier" in str(graph.module)) == apart
+
+
 def test_unknown_extents() -> None:
     """An unknown batch, and unknown lengths where heads share no keys."""
     q, k = go.TensorSpec((None, 4, 3, 8)), go.TensorSpec((None, 2, 5, 8))

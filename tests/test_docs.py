@@ -26,7 +26,15 @@ from unittest import mock
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-COMPILED = {"README.md", "tutorial.md", "gradients.md", "ops.md", "compile.md", "artifacts.md"}
+COMPILED = {
+    "README.md",
+    "tutorial.md",
+    "gradients.md",
+    "ops.md",
+    "random.md",
+    "compile.md",
+    "artifacts.md",
+}
 """Pages whose examples need IREE's compiler."""
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 

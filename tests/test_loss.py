@@ -51,6 +51,8 @@ POINTS: dict[str, tuple[Callable[..., Any], tuple[Any, ...], Any, Any]] = {
         [1 / (1 + np.exp(-20)), 1, 1],
     ),
     "C074: softplus of beta 5": (lambda x: go.softplus(x * 5) / 5, ([20.0],), [20], [1]),
+    "C067: power 0.5": (lambda x: go.pow(x, 0.5), ([0.0, 4.0],), [0, 2], [0, 0.25]),
+    "C067: root": (go.sqrt, ([0.0, 4.0],), [0, 2], [0, 0.25]),
     "C079: relu6 at its bounds": (
         go.relu6,
         ([-1.0, 0.0, 3.0, 6.0, 7.0],),
