@@ -271,8 +271,8 @@ def resize(
     border: str = "renormalize",
     name: str | None = None,
 ) -> Any:
-    """`x` brought to `shape` by interpolation along each axis whose extent changes, without
-    smoothing where it shrinks.
+    """`x` brought to `shape` by interpolation along each axis whose extent changes (None keeps
+    one), without smoothing where it shrinks.
 
     `method` is "nearest", "linear" or "cubic"; `coordinates` "half_pixel" (the elements are the
     middles of equal cells), "align_corners" (first and last elements stay in place) or "asymmetric"
@@ -283,9 +283,8 @@ def resize(
         x = as_tensor(x) if method == "nearest" else as_float(x)
         if len(shape) != x.ndim:
             raise ResizeOp.error(f"an extent for each of {x.ndim} axes", list(shape))
-        axes = tuple(a for a, (n, m) in enumerate(zip(x.shape, shape, strict=True)) if n != m)
-        if any(shape[a] is None for a in axes):
-            raise ResizeOp.error("extents of unknown axes only to be left unknown", list(shape))
+        pairs = enumerate(zip(x.shape, shape, strict=True))
+        axes = tuple(a for a, (n, m) in pairs if m is not None and n != m)
         attributes: dict[str, Any] = {"method": method, "coordinates": coordinates}
         attributes |= {"cubic": cubic, "border": border}
         sizes = tuple(shape[a] for a in axes)

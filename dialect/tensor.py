@@ -10,6 +10,7 @@ from ..errors import TraceError
 from . import (
     activation,
     arithmetic,
+    arrange,
     base,
     contraction,
     creation,
@@ -370,6 +371,15 @@ class Tensor(ir.Value):
 
     def squeeze(self, axis: Any = None) -> "Tensor":
         return shape.squeeze(self, axis)
+
+    def repeat(self, repeats: Any, axis: int | None = None) -> "Tensor":
+        return arrange.repeat(self, repeats, axis)
+
+    def diagonal(self, offset: int = 0, axis1: int = 0, axis2: int = 1) -> "Tensor":
+        return arrange.diagonal(self, offset, axis1, axis2)
+
+    def trace(self, offset: int = 0, axis1: int = 0, axis2: int = 1) -> "Tensor":
+        return arrange.matrix_trace(self, offset, axis1, axis2)
 
     def flatten(self) -> "Tensor":
         return shape.reshape(self, -1)
