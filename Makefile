@@ -24,7 +24,7 @@ demo: $(READY) ## Train on handwritten digits, export, and run the artifact with
 	@$(BIN)/python examples/digits_infer.py out/digits
 
 test: $(READY) ## Run all tests, those that need nothing first
-	@$(BIN)/python -m pytest -n auto --dist loadfile -m "not compiler"
+	@$(BIN)/python -m pytest -n auto --dist worksteal -m "not compiler"
 	@$(BIN)/python -m pytest -n auto --dist loadfile -m compiler
 
 lint: $(READY) ## Check style and types

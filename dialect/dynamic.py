@@ -59,6 +59,7 @@ class DynamicUpdateSliceOp(Op, name="dynamic_update_slice"):
     : (tensor<8x3xf32>, tensor<2x3xf32>, tensor<2xi32>) -> tensor<8x3xf32>`
     """
 
+    UPDATES = True
     x: Operand
     update: Operand
     start: Operand
@@ -90,6 +91,7 @@ class UpdateSliceOp(Op, name="update_slice"):
     : (tensor<6xf32>, tensor<2xf32>) -> tensor<6xf32>`
     """
 
+    UPDATES = True
     x: Operand
     update: Operand
     start: Ints

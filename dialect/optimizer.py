@@ -27,6 +27,7 @@ from .types import TensorSpec, float32, is_float, is_integer, is_narrow, promote
 class Update(Op):
     """A parameter and its gradient, of one type, slots of their shape and the learning rate."""
 
+    UPDATES = True
     param: Operand
     grad: Operand
     lr: Operand

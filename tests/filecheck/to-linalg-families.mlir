@@ -176,7 +176,8 @@ func.func @joins(%x: !x, %y: !x) -> (tensor<12xf32>, tensor<6x2xf32>) {
 // -----
 
 // Positions are brought inside before anything is read or added there. What is read is not fused
-// into what uses it.
+// into what uses it. A table that is the caller's is copied before rows are added to it, and what is
+// added is not fused with what makes it.
 
 !t = tensor<10x4xf32>
 !i = tensor<3xi32>
@@ -196,7 +197,10 @@ func.func @indexing(%x: !t, %i: !i, %u: !r) -> (!r, !t) {
 // CHECK:         [[Q:%[a-z0-9_]+]] = tensor.expand_shape [[P]] {{.*}} into tensor<3x1xi32>
 // CHECK:         [[R:%[0-9]+]] = "iree_linalg_ext.gather"([[X]], [[Q]],
 // CHECK:         [[G:%[0-9]+]] = "iree_tensor_ext.compute_barrier.start"([[R]])
-// CHECK:         [[S:%[0-9]+]] = "iree_linalg_ext.scatter"([[U]], [[Q]], [[X]])
+// CHECK:         [[T:%[0-9]+]] = linalg.generic {{.*}} ins([[X]], {{.*}} : tensor<10x4xf32>
+// CHECK:         [[V:%[0-9]+]] = "iree_tensor_ext.compute_barrier.start"([[U]])
+// CHECK:         [[W:%[0-9]+]] = "iree_tensor_ext.compute_barrier.start"([[Q]])
+// CHECK:         [[S:%[0-9]+]] = "iree_linalg_ext.scatter"([[V]], [[W]], [[T]])
 // CHECK:           arith.addf
 // CHECK:           unique_indices = false
 // CHECK:         return [[G]], [[S]]

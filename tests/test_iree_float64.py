@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""Every op and its gradient in float64 and the 16-bit floats, by IREE, against the reference."""
+"""Every op and its gradient in float64, by IREE, against the reference."""
 
 import pytest
 from gradopt.op_cases import CASES
