@@ -8,12 +8,12 @@ import numpy as np
 import scipy.special
 
 from . import arithmetic
-from .base import Float, Operand, Result, Str, function
+from .base import Float, Operand, Result, Str, function, in_wide
 from .creation import full_like, ones_like
 from .elementwise import FLOAT, Elementwise, Unary, mul_no_nan
 from .logic import select
 from .special import erfc
-from .transcendental import exp, square, tanh
+from .transcendental import exp, log1p, square, tanh
 from .types import TensorSpec
 
 SELU_ALPHA, SELU_SCALE = 1.6732632423543772, 1.0507009873554805
@@ -157,6 +157,15 @@ class GeluOp(Activation, name="gelu"):
             return x * scipy.special.ndtr(x)
         return x * 0.5 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
 
+    @staticmethod
+    @in_wide
+    def decompose(x: Any, approximate: str) -> Any:
+        """x / 2 * erfc(-x / sqrt 2), or the tanh form"""
+        if approximate == "none":
+            return x * 0.5 * erfc(x * -math.sqrt(0.5))
+        c = math.sqrt(2 / math.pi)
+        return x * 0.5 * (1 + tanh(x * (c + (c * 0.044715) * (x * x))))
+
     def slope(self) -> Any:
         """none: Phi(x) + x * phi(x). tanh, with t = tanh(u): (1 + t) / 2 + x / 2 * (1 - t^2) *
         du/dx
@@ -195,6 +204,12 @@ class SiluOp(Activation, name="silu"):
     def reference(x: np.ndarray) -> np.ndarray:
         return x * scipy.special.expit(x)
 
+    @staticmethod
+    @in_wide
+    def decompose(x: Any) -> Any:
+        """x * sigmoid(x)"""
+        return x * sigmoid(x)
+
     def slope(self) -> Any:
         """dy/dx = s + x * s * (1 - s), s = sigmoid(x)"""
         s = sigmoid(self.x)
@@ -211,6 +226,12 @@ class SoftplusOp(Activation, name="softplus"):
     def reference(x: np.ndarray) -> np.ndarray:
         return np.logaddexp(x, 0)
 
+    @staticmethod
+    @in_wide
+    def decompose(x: Any) -> Any:
+        """max(x, 0) + ln(1 + e^-|x|)"""
+        return arithmetic.maximum(x, 0) + log1p(exp(-arithmetic.abs(x)))
+
     def slope(self) -> Any:
         """dy/dx = sigmoid(x)"""
         return sigmoid(self.x)
@@ -225,6 +246,12 @@ class MishOp(Activation, name="mish"):
     @staticmethod
     def reference(x: np.ndarray) -> np.ndarray:
         return x * np.tanh(np.logaddexp(x, 0))
+
+    @staticmethod
+    @in_wide
+    def decompose(x: Any) -> Any:
+        """x * tanh(softplus(x))"""
+        return x * tanh(softplus(x))
 
     def slope(self) -> Any:
         """dy/dx = t + x * (1 - t^2) * sigmoid(x), t = tanh(softplus(x))"""
@@ -241,6 +268,12 @@ class SoftsignOp(Activation, name="softsign"):
     @staticmethod
     def reference(x: np.ndarray) -> np.ndarray:
         return x / (1 + np.abs(x))
+
+    @staticmethod
+    @in_wide
+    def decompose(x: Any) -> Any:
+        """x / (1 + |x|)"""
+        return x / (1 + arithmetic.abs(x))
 
     def slope(self) -> Any:
         """dy/dx = 1 / (1 + |x|)^2"""

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import scipy.special
 
-from .base import Bool, Float, Op, Operand, Operands, Result, check_float
+from .base import Bool, Float, Op, Operand, Operands, Result, check_float, in_wide
 from .contraction import dot_general
 from .creation import constant, iota
 from .elementwise import FLOAT, as_tensor, promote_together
 from .logic import select
-from .nn import DropoutOp, SoftmaxOp, in_wide
+from .nn import DropoutOp, SoftmaxOp
 from .slicing import concat, split, stack
 from .threefry import as_key, check_key
 from .transcendental import cos, sin

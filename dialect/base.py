@@ -394,6 +394,27 @@ def in_float32(rule: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
     return wrapped
 
 
+def as_wide(x: Any) -> Any:
+    """`x` in the type that composite ops are computed in: float32 for 16-bit floats."""
+    return x.astype(float32) if is_narrow(x.dtype) else x
+
+
+def in_wide(parts: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorator of a `decompose`: 16-bit operands are taken in float32, and the result is rounded
+    once, to the type of the first one.
+    """
+
+    @functools.wraps(parts)
+    def wrapped(*operands: Any, **attributes: Any) -> Any:
+        dtype = operands[0].dtype
+        found = parts(*map(as_wide, operands), **attributes)
+        if isinstance(found, tuple):
+            return tuple(f.astype(dtype) for f in found)
+        return found.astype(dtype)
+
+    return wrapped
+
+
 def new_context() -> ir.Context:
     """An MLIR context with the dialect loaded. Contexts are cheap (about 3 ms) and independent:
     one a graph or tool run. Other dialects are loaded when a file or a pass first needs them.

@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from .base import Bool, Float, Int, Op, Operand, Operands, Result, check_float
+from .base import Bool, Float, Int, Op, Operand, Operands, Result, as_wide, check_float
 from .elementwise import as_tensor
-from .nn import as_wide
 from .norm import (
     NormalizeOp,
     affine_reference,

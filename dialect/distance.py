@@ -11,7 +11,7 @@ import scipy.special
 
 from . import arithmetic, reduction, transcendental
 from .activation import relu, sigmoid, softplus
-from .base import Bool, Float, Int, Op, Operand, Operands, Result, check_float, function
+from .base import Bool, Float, Int, Op, Operand, Operands, Result, check_float, function, in_wide
 from .elementwise import (
     FLOAT,
     Elementwise,
@@ -20,7 +20,6 @@ from .elementwise import (
     promote_together,
 )
 from .logic import select
-from .nn import in_wide
 from .shape import normalize_axes
 from .transcendental import exp, log, log1p
 from .types import TensorSpec

@@ -9,16 +9,28 @@ from typing import Any
 import numpy as np
 import scipy.special
 
-from .base import Float, Ints, Op, Operand, Operands, Result, check_float, in_float32
+from .base import (
+    Float,
+    Ints,
+    Op,
+    Operand,
+    Operands,
+    Result,
+    as_wide,
+    check_float,
+    in_float32,
+    in_wide,
+)
 from .counting import one_hot
 from .elementwise import (
     as_tensor,
     mul_no_nan,
 )
+from .gather import take_along_axis
 from .indexing import take
 from .logic import select
-from .nn import LogSoftmaxOp, in_wide
-from .reduction import LogsumexpOp, as_float, expand
+from .nn import LogSoftmaxOp
+from .reduction import LogsumexpOp, as_float, expand, logsumexp
 from .scatter import as_index
 from .transcendental import exp
 from .types import TensorSpec, is_integer
@@ -61,6 +73,15 @@ class CrossEntropyOp(Op, name="cross_entropy"):
         lse = LogsumexpOp.reference(x, (x.ndim - 1,))
         labels = np.clip(labels.astype(np.int64), 0, x.shape[-1] - 1)
         return lse - np.take_along_axis(x, labels[..., None], -1)[..., 0], lse
+
+    @staticmethod
+    def decompose(x: Any, labels: Any) -> tuple[Any, Any]:
+        """The logarithm of the sum, less the label's logit"""
+        wide = as_wide(x)
+        lse = logsumexp(wide, -1)
+        place = as_index(labels).clip(min=0).expand_dims(-1)
+        loss = lse - take_along_axis(wide, place, -1).squeeze(-1)
+        return loss.astype(x.dtype), lse.astype(x.dtype)
 
     @in_float32
     def vjp(self, ct: Any, ct_lse: Any) -> list[Any]:

@@ -3,25 +3,21 @@
 are better that way.
 """
 
-import functools
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from . import reduction
-from .base import Float, Int, Ints, Op, Operand, Result, check_float, in_float32
-from .control import stop_gradient
+from .base import Float, Int, Ints, Op, Operand, Result, as_wide, check_float, in_float32
 from .creation import constant
 from .distributions import RandomBernoulliOp
 from .elementwise import mul_no_nan
 from .logic import select
-from .reduction import as_float
+from .reduction import as_float, finite_max
 from .shape import normalize_axes
 from .threefry import as_key, check_key
 from .transcendental import exp, log
-from .types import TensorSpec, float32, is_narrow
+from .types import TensorSpec
 
 
 class SoftmaxLike(Op):
@@ -83,7 +79,7 @@ class LogSoftmaxOp(SoftmaxLike, name="log_softmax"):
     @staticmethod
     def decompose(x: Any, axis: int) -> Any:
         """x - max - ln sum e^(x - max)"""
-        top = _finite_top(x, axis)
+        top = finite_max(as_wide(x), (axis,))
         _, total = _exponentials(x, axis)
         return (as_wide(x) - top - log(select(total == 0, 1, total))).astype(x.dtype)
 
@@ -93,37 +89,10 @@ class LogSoftmaxOp(SoftmaxLike, name="log_softmax"):
         return [ct - mul_no_nan(ct.sum(self.axis, keepdims=True), exp(self.y))]
 
 
-def as_wide(x: Any) -> Any:
-    """`x` in the type that composite ops are computed in: float32 for 16-bit floats."""
-    return x.astype(float32) if is_narrow(x.dtype) else x
-
-
-def _finite_top(x: Any, axis: int) -> Any:
-    """The maximum along an axis, kept as an extent of 1, constant to gradients; 0 where it is
-    -inf.
-    """
-    x = stop_gradient(as_wide(x))
-    top = reduction.max(x, axis, keepdims=True)
-    return select(top == -math.inf, 0, top)
-
-
 def _exponentials(x: Any, axis: int) -> tuple[Any, Any]:
     """e^(x - max) and its sum along an axis."""
-    powers = exp(as_wide(x) - _finite_top(x, axis))
+    powers = exp(as_wide(x) - finite_max(as_wide(x), (axis,)))
     return powers, powers.sum(axis, keepdims=True)
-
-
-def in_wide(parts: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorator of a `decompose`: 16-bit operands are taken in float32, and the result is rounded
-    once, to the type of the first one.
-    """
-
-    @functools.wraps(parts)
-    def wrapped(*operands: Any, **attributes: Any) -> Any:
-        dtype = operands[0].dtype
-        return parts(*map(as_wide, operands), **attributes).astype(dtype)
-
-    return wrapped
 
 
 class DropoutOp(Op, name="dropout"):

@@ -10,11 +10,24 @@ from typing import Any
 
 import numpy as np
 
-from .base import Bool, Float, Int, Ints, Op, Operand, Operands, Result, check_float, in_float32
+from .base import (
+    Bool,
+    Float,
+    Int,
+    Ints,
+    Op,
+    Operand,
+    Operands,
+    Result,
+    check_float,
+    in_float32,
+    in_wide,
+)
+from .creation import zeros_like
 from .elementwise import as_tensor, mul_no_nan
-from .nn import in_wide
 from .reduction import as_float, count, expand, mean
 from .shape import normalize_axes
+from .transcendental import rsqrt
 from .types import TensorSpec
 
 
@@ -53,6 +66,15 @@ class NormalizeOp(Op, name="normalize"):
         m = np.sum(x, axis=axes, keepdims=True) / n * center
         r = 1 / np.sqrt(np.sum((x - m) ** 2, axis=axes, keepdims=True) / n + eps)
         return (x - m) * r, np.squeeze(m, axes), np.squeeze(r, axes)
+
+    @staticmethod
+    @in_wide
+    def decompose(x: Any, axes: tuple[int, ...], eps: float, center: bool) -> tuple[Any, ...]:
+        """The mean, the mean square of what is left, and the quotient"""
+        m = mean(x, axes) if center else zeros_like(mean(x, axes))
+        left = x - expand(m, x, axes) if center else x
+        r = rsqrt(mean(left * left, axes) + eps)
+        return left * expand(r, x, axes), m, r
 
     @in_float32
     def vjp(self, ct: Any, ct_m: Any, ct_r: Any) -> list[Any]:

@@ -14,12 +14,11 @@ from typing import Any
 import numpy as np
 
 from . import arithmetic, trees
-from .base import Bool, Float, Op, Operand, Result, check_float
+from .base import Bool, Float, Op, Operand, Result, as_wide, check_float
 from .control import optimization_barrier
 from .creation import constant
 from .elementwise import as_tensor
 from .logic import select
-from .nn import as_wide
 from .transcendental import expm1, sqrt
 from .types import TensorSpec, float32, is_float, is_integer, is_narrow, promote
 

@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 
 from . import builder as builders
-from .base import NO_GRADIENT, Bool, Ints, Op, Operand, Result
+from .base import NO_GRADIENT, Bool, Ints, Op, Operand, Result, as_wide
 from .convolution import image_parts, images_back, images_last
 from .creation import constant, zeros_like
 from .elementwise import NUMERIC, as_tensor
-from .nn import as_wide
 from .reduction import as_float, summable
 from .types import TensorSpec, float32, is_float, limits_of
 from .window import WindowOp, elements, geometry, spatial_extents, spread_extent, window_attributes

@@ -10,9 +10,8 @@ import scipy.special
 
 from . import builder as builders
 from .activation import sigmoid
-from .base import Op, Operand, Result, check_float, function
+from .base import Op, Operand, Result, as_wide, check_float, function, in_wide
 from .elementwise import FLOAT, promote_together
-from .nn import as_wide, in_wide
 from .slicing import split
 from .transcendental import tanh
 from .types import TensorSpec

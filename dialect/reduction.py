@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 import scipy.special
 
-from .base import NO_GRADIENT, Int, Ints, Op, Operand, Result, in_float32
+from .base import NO_GRADIENT, Int, Ints, Op, Operand, Result, in_float32, in_wide
+from .control import stop_gradient
 from .creation import constant, ones_like
 from .elementwise import ACCEPTS, BOOLEAN, FLOAT, NUMERIC, as_tensor, mul_no_nan
-from .logic import select
+from .logic import is_finite, select
 from .shape import normalize_axes
 from .slicing import concat
-from .transcendental import exp
+from .transcendental import exp, log
 from .types import TensorSpec, bool_, float32, int32, is_float, is_integer, uint32
 
 
@@ -86,6 +87,12 @@ class MeanOp(Reduction, name="mean"):
     def reference(x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
         return np.sum(x, axis=axes) / np.prod([x.shape[a] for a in axes])
 
+    @staticmethod
+    @in_wide
+    def decompose(x: Any, axes: tuple[int, ...]) -> Any:
+        """sum x / n"""
+        return SumOp.emit(x, axes=axes) / count(x, axes)
+
     @in_float32
     def vjp(self, ct: Any) -> list[Any]:
         """dx = ct / n, repeated"""
@@ -107,6 +114,14 @@ class VarOp(Reduction, name="var"):
         n = np.prod([x.shape[a] for a in axes])
         centered = x - np.sum(x, axis=axes, keepdims=True) / n
         return np.sum(centered * centered, axis=axes) / np.maximum(n - correction, 0)
+
+    @staticmethod
+    @in_wide
+    def decompose(x: Any, axes: tuple[int, ...], correction: int) -> Any:
+        """sum (x - mean x)^2 / (n - correction)"""
+        centered = x - expand(MeanOp.emit(x, axes=axes), x, axes)
+        degrees = (count(x, axes) - correction).clip(min=0)
+        return SumOp.emit(centered * centered, axes=axes) / degrees
 
     @in_float32
     def vjp(self, ct: Any) -> list[Any]:
@@ -284,6 +299,15 @@ class LogsumexpOp(Reduction, name="logsumexp"):
             else np.full(np.sum(x, axis=axes).shape, -np.inf)
         )
 
+    @staticmethod
+    @in_wide
+    def decompose(x: Any, axes: tuple[int, ...]) -> Any:
+        """max + ln sum e^(x - max), -inf where the sum is 0"""
+        top = finite_max(x, axes)
+        total = SumOp.emit(exp(x - top), axes=axes)
+        shifted = log(select(total.equal(0), 1, total)) + top.reshape_to(total.shape, like=(total,))
+        return select(total.equal(0), -math.inf, shifted)
+
     @in_float32
     def vjp(self, ct: Any) -> list[Any]:
         """dx = ct * e^(x - y), 0 where y = -inf"""
@@ -303,11 +327,27 @@ class NormOp(Reduction, name="norm"):
     def reference(x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
         return np.sqrt(np.sum(x * x, axis=axes))
 
+    @staticmethod
+    @in_wide
+    def decompose(x: Any, axes: tuple[int, ...]) -> Any:
+        """sqrt(sum x^2)"""
+        return SumOp.emit(x * x, axes=axes).sqrt()
+
     @in_float32
     def vjp(self, ct: Any) -> list[Any]:
         """dx = ct * x / y, 0 where y = 0"""
         inverse = select(self.y.equal(0), 0, 1 / self.y)
         return [mul_no_nan(self.expand(ct), self.x * self.expand(inverse))]
+
+
+def finite_max(x: Any, axes: tuple[int, ...]) -> Any:
+    """The maximum over axes, kept as extents of 1, as something to subtract: constant to gradients,
+    0 where it is infinite or there is none.
+    """
+    if 0 in [x.shape[a] for a in axes]:
+        return constant(0, x.dtype)
+    top = max(stop_gradient(x), axes, keepdims=True)
+    return select(is_finite(top), top, 0)
 
 
 # --- functions ------------------------------------------------------------------------------------

@@ -17,11 +17,10 @@ import numpy as np
 from . import builder as builders
 from . import reduction
 from .arrange import RepeatOp
-from .base import Elements, Float, Int, Ints, Op, Operand, Result, Str, check_float
+from .base import Elements, Float, Int, Ints, Op, Operand, Result, Str, as_wide, check_float
 from .convolution import image_parts, image_shape
 from .elementwise import as_tensor
 from .indexing import TakeOp
-from .nn import as_wide
 from .pooling import avg_pool, max_pool
 from .reduction import as_float
 from .slicing import slice_axis, stack

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from .base import Float, Int, Op, Operand, Result, check_float
-from .nn import as_wide
+from .base import Float, Int, Op, Operand, Result, as_wide, check_float
 from .pooling import SumPoolOp
 from .reduction import as_float
 from .shape import normalize_axes
