@@ -3,6 +3,7 @@
 IREE module.
 """
 
+import collections
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from gradopt.dialect.graph import Graph, trace
 from gradopt.dialect.types import TensorSpec
 from gradopt.lowering import pipeline
 from gradopt.lowering.target import target
+from gradopt.op_cases import CASES, Case
 from gradopt.op_cases.rows import Row, ulps
 from gradopt.tools import check
 from gradopt.tools.check import linalg_function
@@ -25,6 +27,7 @@ __all__ = [
     "linalg_function",
     "lowered",
     "run_reference",
+    "some_cases",
     "spec",
     "ulps",
 ]
@@ -53,6 +56,19 @@ def run_reference(
 def compile_many(functions: dict[str, str]) -> dict[str, Callable[..., Any]]:
     """Compile many functions, some to a module; returns what calls each of them."""
     return check.compile_many(functions, CPU)
+
+
+def some_cases(of_each: int = 3) -> list[Case]:
+    """The first rows of each op: what the element types beside float32 are tested on. gradopt-check
+    runs all.
+    """
+    seen: collections.Counter[str] = collections.Counter()
+    found = []
+    for case in CASES:
+        seen[case.op] += 1
+        if seen[case.op] <= of_each:
+            found.append(case)
+    return found
 
 
 def iree_errors(rows: Sequence[Row]) -> dict[str, tuple[float, str]]:
