@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..dialect.base import OPS
-from ..dialect.types import is_float
+from ..dialect.types import TensorSpec, is_float
 
 
 class Absent:
@@ -90,6 +90,14 @@ UNIT = reals(3, 5, low=-0.95, high=0.95)
 I, J = ints(3, 5), ints(3, 5)
 B, C = bools(3, 5), bools(3, 5)
 CUBE = reals(2, 3, 4)
+
+
+def result_shape(op: str, *inputs: np.ndarray, **attributes: Any) -> tuple[int, ...]:
+    """The shape of an op's first result."""
+    rule = OPS[op]
+    specs = [TensorSpec(x.shape, x.dtype) for x in inputs]
+    found = rule.infer(*specs, **rule.with_defaults(attributes))
+    return (found if isinstance(found, TensorSpec) else found[0]).extents
 
 
 def unary(op: str, function: Callable[..., Any] | None, x: np.ndarray = X, **options: Any) -> Case:

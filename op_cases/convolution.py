@@ -4,7 +4,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from .case import Case, jax, reals, seed
+from .case import Case, jax, reals, result_shape, seed
 
 seed(4)
 
@@ -55,7 +55,7 @@ def conv_cases(
     """The convolution and its two gradient ops for one setting."""
     image, kernel = reals(*x), reals(*w)
     conv = jax_conv(a)
-    g = reals(*jax.eval_shape(conv, image, kernel).shape)
+    g = reals(*result_shape("conv", image, kernel, **a))
     last = a["channels_last"]
     extents = x[1:-1] if last else x[2:]
     window = w[:-2] if last else w[2:]
@@ -95,6 +95,13 @@ CASES = [
         (2, 3, 6, 6),
         (4, 3, 3, 3),
         conv_attributes((2, 2), (1, 1), (1, 1), channels_last=False),
+    ),
+    *conv_cases("one_window", (1, 3, 6, 3), (2, 2, 3, 4), conv_attributes((2, 3), (0, 0), (0, 0))),
+    *conv_cases(
+        "one_window_groups",
+        (1, 3, 3, 4),
+        (2, 2, 1, 4),
+        conv_attributes((2, 2), (0, 0), (0, 0), groups=4),
     ),
     *conv_cases("one_axis", (2, 9, 3), (4, 3, 5), conv_attributes((2,), (1,), (2,))),
     *conv_cases(

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..dialect.base import OPS
-from .case import Case, ints, jax, jnp, reals, seed
+from .case import Case, ints, jax, jnp, reals, result_shape, seed
 
 seed(50)
 
@@ -109,7 +109,7 @@ def patch_cases(suffix: str, shape: tuple[int, ...], a: dict[str, Any]) -> list[
         around = range(1, axes + 1)
         return found.transpose(0, axes + 1, *(a + axes + 1 for a in around), *around)
 
-    y = reals(*jax.eval_shape(patches, x).shape)
+    y = reals(*result_shape("extract_patches", x, **a))
     extents = shape[1:-1] if last else shape[2:]
 
     def fold(y: Any) -> Any:
@@ -186,6 +186,7 @@ CASES = [
     *itertools.chain(
         *(patch_cases(name, *s) for name, s in SETTINGS.items() if not name.startswith("larger"))
     ),
+    *patch_cases("one_window", (1, 3, 5, 2), window_attributes((2, 2), (2, 3), (0, 0), (0, 0))),
     *patch_cases("many", (1, 12, 11, 1), window_attributes((9, 8), (1, 1), (2, 0), (0, 1))),
     Case(
         "avg_pool",

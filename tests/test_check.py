@@ -3,6 +3,8 @@
 
 import json
 import re
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -70,6 +72,20 @@ def test_units_in_the_last_place() -> None:
     assert ulps(np.int32([1]), np.int32([2])) == np.inf
     assert ulps(np.float32([np.nan, np.inf]), np.float32([np.nan, np.inf])) == 0
     assert ulps(np.float32([np.inf]), np.float32([-np.inf])) == np.inf
+
+
+def test_rows_need_no_jax() -> None:
+    """JAX is there for tests only: rows are listed and run without it."""
+    code = (
+        "import sys; sys.modules['jax'] = None\n"
+        "from gradopt.op_cases import CASES\n"
+        "from gradopt.op_cases.rows import rows\n"
+        "row = next(r for c in CASES if c.op == 'conv' for r in rows(c) if r.what == 'gradient')\n"
+        "print(len(CASES), len(row.want))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [str(len(CASES)), "2"]
 
 
 @pytest.mark.compiler

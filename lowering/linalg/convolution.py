@@ -77,6 +77,31 @@ def pad_spatial(x: ir.Value, low: Sequence[int], high: Sequence[int]) -> ir.Valu
     )
 
 
+def only_windows(
+    x: ir.Value, window: Sequence[int], strides: Sequence[int], dilation: Sequence[int]
+) -> ir.Value:
+    """Padded images without what lies behind the only window of an axis.
+
+    IREE 3.13 drops the loop over a single window, then takes the extent of the rest for that of the
+    window ("inferred input/output operand has shape's dimension").
+    """
+    n, *spatial, c = build.shape_of(x)
+    kept = [
+        reach if reach < m < reach + s else m
+        for m, s, reach in zip(
+            spatial,
+            strides,
+            (d * (k - 1) + 1 for k, d in zip(window, dilation, strict=True)),
+            strict=True,
+        )
+    ]  # type: ignore[operator]
+    return (
+        x
+        if kept == spatial
+        else extract(x, [0] * (len(kept) + 2), [n, *kept, c], [1] * (len(kept) + 2))
+    )
+
+
 # --- forward --------------------------------------------------------------------------------------
 
 
@@ -100,8 +125,9 @@ def correlate(
 ) -> ir.Value:
     """Convolution of padded images (N, *spatial, C) with a kernel (*window, C / groups, O)."""
     wide = accumulator(dtype)
-    n, *spatial, _ = build.shape_of(x)
     *window, _, channels = build.static_shape(w)
+    x = only_windows(x, window, strides, dilation)
+    n, *spatial, _ = build.shape_of(x)
     extents = [
         (m - d * (k - 1) - 1) // s + 1
         for m, k, s, d in zip(spatial, window, strides, dilation, strict=True)
@@ -322,6 +348,7 @@ def _interleaved(
 def conv_weight_gradient(op: Any, x: ir.Value, g: ir.Value) -> ir.Value:
     last = op.channels_last
     x, g = pad_spatial(images_last(x, last), op.low, op.high), images_last(g, last)
+    x = only_windows(x, op.window, op.strides, op.dilation)
     dtype = op.result_specs()[0].dtype
     channels = build.static_shape(x)[-1]
     if op.groups == 1 and channels < FEW_CHANNELS:

@@ -32,7 +32,7 @@ from ...dialect.types import bool_, float32
 from ...dialect.window import geometry
 from . import build
 from .build import PARALLEL, REDUCTION, dim
-from .convolution import images_back, images_last
+from .convolution import images_back, images_last, only_windows
 from .reduction import MAXIMUM, MINIMUM, SUM, Monoid, accumulator, rounded
 from .registry import lowers
 from .scalar import Scalar, convert, select
@@ -116,6 +116,7 @@ def fold_windows(
         start = build.empty([n, *extents, c], element)
         return build.generic(inputs, [(start, outer)], [PARALLEL] * len(outer), body)[0]
 
+    images = [only_windows(x, window, strides, dilation) for x in images]
     places = range(axes + 2, 2 * axes + 2)
     moving = [
         dim(p) * s + dim(k) * d
@@ -465,6 +466,7 @@ def extract_patches(op: Any, x: ir.Value) -> ir.Value:
     """One copy through a map"""
     last, axes = op.channels_last, len(op.window)
     image = pad_image(images_last(x, last), op.low, op.high, op.base_dilation, 0)
+    image = only_windows(image, op.window, op.strides, op.dilation)
     n, c = _ends(image)
     windows, places = range(1, axes + 1), range(axes + 1, 2 * axes + 1)
     moving = [
