@@ -570,9 +570,9 @@ def momentum(n: Any, x: Any, y: Any, k: int) -> Any:
 FAMILIES = sorted({family for family, _, _ in OPS.values()})
 
 
-def programs(least: int = 15, most: int = 20) -> st.SearchStrategy[list[Step]]:
-    """Programs of so many steps: first a family is drawn, then an op of it. Operands are counted
-    back from the newest value, so that programs grow deep rather than wide.
+def programs(least: int = 8, most: int = 14) -> st.SearchStrategy[list[Step]]:
+    """Programs of so many steps, mostly of more than one op: first a family is drawn, then a step.
+    Operands are counted back from the newest value, so that programs grow deep rather than wide.
     """
     one = st.sampled_from(FAMILIES).flatmap(
         lambda family: st.sampled_from(sorted(o for o, v in OPS.items() if v[0] == family))
