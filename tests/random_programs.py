@@ -570,7 +570,7 @@ def momentum(n: Any, x: Any, y: Any, k: int) -> Any:
 FAMILIES = sorted({family for family, _, _ in OPS.values()})
 
 
-def programs(least: int = 8, most: int = 14) -> st.SearchStrategy[list[Step]]:
+def programs(least: int = 5, most: int = 9) -> st.SearchStrategy[list[Step]]:
     """Programs of so many steps, mostly of more than one op: first a family is drawn, then a step.
     Operands are counted back from the newest value, so that programs grow deep rather than wide.
     """
