@@ -120,6 +120,7 @@ def found(*todo: tuple[str, tuple[int, ...], int]) -> Any:
     ("mean", (5,), 4),
     ("bend", (4,), 2),
 )
+@found(("diagonal", (3,), 2), ("roll", (0,), 0), ("attention", (0, 1), 1))
 @found(("by_order", (5,), 0), ("conv", (0, 0), 3), ("conv", (0, 0), 3))
 def test_iree_agrees_with_reference_and_jax(todo: list[Step]) -> None:
     """Values and gradients in float32. C030, C112, C118"""

@@ -103,7 +103,9 @@ def joined(parts: Sequence[ir.Value], axis: int, kind: ir.Type) -> ir.Value:
 
     IREE 3.13 turns inner concatenations into outer ones with transposes, which is slower, and
     crashes where an operand is one of several results of a generic. It cannot fold the unit axes of
-    columns ("expected rank to be smaller or equal to the other rank"), which are joined as vectors.
+    columns ("expected rank to be smaller or equal to the other rank"), which are joined as vectors,
+    and makes columns of joined vectors by itself where they are split later, unless it is kept from
+    looking through.
     """
     shape = build.shape_of(parts[0])
     for other in range(len(shape)):
@@ -115,7 +117,8 @@ def joined(parts: Sequence[ir.Value], axis: int, kind: ir.Type) -> ir.Value:
         whole = tensor.concat(one, 0, vectors)
         return build.reshape(whole, [build.extent(whole, 0), *shape[1:]])
     if axis == 0:
-        return tensor.concat(kind, 0, list(parts))
+        whole = tensor.concat(kind, 0, list(parts))
+        return build.barrier(whole) if len(shape) == 1 else whole
     shape[axis] = functools.reduce(build.plus, (build.extent(p, axis) for p in parts))
     whole, at = build.empty(shape, build.element_of(parts[0])), 0
     for part in parts:
