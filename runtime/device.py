@@ -98,6 +98,21 @@ class Module:
         return [Array(v, tuple(v.shape), d) for v, d in zip(found, dtypes, strict=True)]
 
 
+class _HostMemory:
+    """A buffer's memory as NumPy takes it, which holds the buffer.
+
+    IREE ties its mapping to the one NumPy array that it gives out, but NumPy's views of that array
+    look through it to the memory, and outlive it. All views of an array made from this have it as
+    their base.
+    """
+
+    def __init__(self, view: Any, shape: tuple[int, ...], dtype: np.dtype) -> None:
+        bits = np.dtype(np.uint16) if dtype == bfloat16 else dtype
+        self._buffer = view.get_buffer()
+        self._mapped = self._buffer.map().asarray(shape, bits)
+        self.__array_interface__ = self._mapped.__array_interface__
+
+
 def _nothing() -> None:
     return None
 
@@ -113,7 +128,7 @@ class Array(np.lib.mixins.NDArrayOperatorsMixin):
 
     def __init__(self, view: Any, shape: tuple[int, ...], dtype: np.dtype) -> None:
         self._view = view
-        self._host: Callable[[], np.ndarray | None] = _nothing  # weakly, what NumPy reads it by
+        self._host: Callable[[], _HostMemory | None] = _nothing  # weakly, what NumPy reads it by
         self.shape = shape
         self.dtype = dtype
 
@@ -153,11 +168,11 @@ class Array(np.lib.mixins.NDArrayOperatorsMixin):
         with _lock:
             host = self._host()
             if host is None:
-                bits = np.dtype(np.uint16) if self.dtype == bfloat16 else self.dtype
-                host = view.get_buffer().map().asarray(self.shape, bits)
-                host.setflags(write=False)
+                host = _HostMemory(view, self.shape, self.dtype)
                 self._host = weakref.ref(host)
-        return host.view(self.dtype)  # all of NumPy's views keep `host` alive
+        array = np.asarray(host)
+        array.setflags(write=False)
+        return array.view(self.dtype)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         array = self.numpy()

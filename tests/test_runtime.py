@@ -389,6 +389,17 @@ def test_numpy_arrays_outlive_a_donation(dtype: str) -> None:
     np.testing.assert_array_equal(kept[2], before[2])
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("view", [np.asarray, lambda x: np.asarray(x)[1:], lambda x: x.numpy()[0]])
+def test_numpy_arrays_outlive_their_array(view: Any, dtype: str) -> None:
+    """What NumPy reads stays while it reads it, whatever is computed meanwhile."""
+    f = go.compile(lambda x: x * 2)
+    given = [np.full((64, 64), k).astype(go.TensorSpec((), dtype).dtype) for k in range(8)]
+    read = [view(f(x)) for x in given]
+    for k, y in enumerate(read):
+        assert (y == 2 * k).all()
+
+
 def test_donation_of_what_no_result_can_use() -> None:
     """Another shape, or extents that are unknown: given up all the same, and right."""
     f = go.compile(lambda p: p.sum(), donate=0)
