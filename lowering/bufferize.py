@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from ..dialect.control import is_public, symbols
 from ..dialect.mlir import func, ir
 from .linalg import build
+from .order_updates import order_updates
 from .passes import failure, gradopt_pass, single_block
 
 DONATED = build.DONATED
@@ -72,6 +73,7 @@ def tie_donated(function: func.FuncOp) -> None:
     pairs = donation_pairs(function)
     if not pairs or any(STORAGE in about for about in function.arg_attrs):
         return
+    order_updates(function, pairs)
     attributes = list(function.arg_attrs)
     i64, index_type = ir.IntegerType.get_signless(64), ir.IndexType.get()
     for position, result in pairs:
