@@ -17,6 +17,7 @@ on its own: it imports nothing of gradopt.
 
 import dataclasses
 import json
+import re
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
@@ -669,7 +670,9 @@ def _write_parts(group: ir.Operation, parts: list[list[int]]) -> None:
 
 @dataclasses.dataclass
 class Value:
-    """A temporary: its bytes, when it lives, where it was put, and the command that makes it."""
+    """A temporary: its bytes, when it lives, where it was put, and the op it is made for, with its
+    source line and the command that makes it.
+    """
 
     size: int
     first: tuple[int, int]
@@ -677,6 +680,7 @@ class Value:
     offset: int
     name: str
     where: str
+    command: str
 
 
 def values_of(schedule: Schedule) -> dict[Memory, Value]:
@@ -684,16 +688,18 @@ def values_of(schedule: Schedule) -> dict[Memory, Value]:
     found = {}
     for memory, (first, last) in lifetimes(schedule).items():
         maker = schedule.of(memory)[0].command
-        found[memory] = Value(
-            size_of(schedule, memory), first, last, -1, name_of(maker), place_of(maker)
-        )
+        name, where = source_of(maker)
+        size = size_of(schedule, memory)
+        found[memory] = Value(size, first, last, -1, name, where, name_of(maker))
     return found
 
 
-def place_of(op: ir.Operation) -> str:
-    """The file and line an op comes from, as far as that is known."""
+def source_of(op: ir.Operation) -> tuple[str, str]:
+    """The name of the op that a command was made for, and its file and line; "" where unknown."""
     text = str(op.location)
-    return text[4:-1] if text.startswith("loc(") else text
+    name = re.search(r'"([^"]*)"\("', text)
+    place = re.search(r'"([^"]*)":(\d+):\d+', text)
+    return name[1] if name else "", f"{place[1]}:{place[2]}" if place else ""
 
 
 def pack(values: dict[Memory, Value], packing: ModuleType) -> int:
@@ -834,12 +840,13 @@ def plan_function(
         report["split"] = split_groups(Schedule(function))
     schedule = Schedule(function)
     values = values_of(schedule)
+    size = pack(values, packing) if arena else own
     report["bound"] = lower_bound(values, packing)
-    report["arena"] = pack(values, packing) if arena else None
-    report["repacked"] = arena and report["arena"] < own
+    report["arena"] = size if arena else None
+    report["repacked"] = arena and size < own
     report["values"] = [dataclasses.asdict(v) for v in values.values()]
     if report["repacked"]:
-        write_arena(schedule, values, report["arena"])
+        write_arena(schedule, values, size)
     return report
 
 

@@ -121,6 +121,15 @@ def _nothing() -> None:
     return None
 
 
+def _root(array: np.ndarray) -> np.ndarray:
+    """The array that all views of an array, and views of those, keep alive: NumPy makes the owner
+    of memory their base, not what they were made from.
+    """
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array
+
+
 def _let_go(lease: Lease) -> None:
     """What held the lease is gone."""
 
@@ -180,15 +189,16 @@ class Array(np.lib.mixins.NDArrayOperatorsMixin):
         """The elements as a read-only NumPy array, which shares the memory and keeps it alive."""
         with _lock:
             view = self.buffer_view()
-            host = self._host()
-            if host is None:
-                bits = np.dtype(np.uint16) if self.dtype == bfloat16 else self.dtype
-                host = view.get_buffer().map().asarray(self.shape, bits)
-                host.setflags(write=False)
-                self._host = weakref.ref(host)
+            root = self._host()
+            if root is None:
+                root = _root(view.get_buffer().map().asarray((self.nbytes,), np.dtype(np.uint8)))
+                self._host = weakref.ref(root)
                 if self._lease is not None:
-                    weakref.finalize(host, _let_go, self._lease).atexit = False
-        return host.view(self.dtype)  # all of NumPy's views keep `host` alive
+                    weakref.finalize(root, _let_go, self._lease).atexit = False
+        bits = np.dtype(np.uint16) if self.dtype == bfloat16 else self.dtype
+        host = np.ndarray(self.shape, bits, buffer=root)
+        host.setflags(write=False)
+        return host.view(self.dtype)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         array = self.numpy()

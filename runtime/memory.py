@@ -26,21 +26,24 @@ class Buffer:
 
 @dataclasses.dataclass(frozen=True)
 class Temporary:
-    """A value that lives in the arena: its bytes, offset (-1: where IREE puts it), the command that
-    makes it, the source line, and the first and last (execution, step) that touch it.
+    """A value that lives in the arena: its bytes, offset (-1: where IREE puts it), the op it is
+    made for, that op's source line, the command that makes it, and the first and last (execution,
+    step) that touch it.
     """
 
     bytes: int
     offset: int
     name: str
     where: str
+    command: str
     first: tuple[int, ...]
     last: tuple[int, ...]
 
     @staticmethod
     def of(value: dict[str, Any]) -> "Temporary":
         times = tuple(value["first"]), tuple(value["last"])
-        return Temporary(value["size"], value["offset"], value["name"], value["where"], *times)
+        source = value["name"], value["where"], value["command"]
+        return Temporary(value["size"], value["offset"], *source, *times)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,5 +143,5 @@ def render(report: MemoryReport) -> str:
         lines.append(f"the largest of {len(report.temporaries)} temporaries")
     for t in largest:
         life = f"{'.'.join(map(str, t.first))} to {'.'.join(map(str, t.last))}"
-        lines.append(line(f"  {life}", t.bytes, f"{t.name} {t.where}"))
+        lines.append(line(f"  {life}", t.bytes, f"{t.name or t.command}  {t.where}"))
     return "\n".join(lines)
