@@ -326,6 +326,16 @@ def place_results(schedule: Schedule) -> list[Memory]:
     return gone
 
 
+def drop_unused(schedule: Schedule) -> None:
+    """Let values that no command touches take no memory."""
+    with ir.InsertionPoint.at_block_begin(schedule.block), schedule.function.location:
+        nothing = index(0)
+    for number_, slab in enumerate(schedule.slabs):
+        for i in range(len(slab.sizes)):
+            if slab.packing is not None and not schedule.of(("slab", number_, i)):
+                slab.packing.operands[i] = nothing
+
+
 def _may_live_in(schedule: Schedule, source: Access, target: Access) -> bool:
     """Whether a copied temporary and the copy's target can be one memory: nothing else touches the
     target, and every use of the temporary comes before, in the same execution.
@@ -827,6 +837,7 @@ def plan_function(
     """
     Schedule(function).order_executions()
     placed = place_results(Schedule(function))
+    drop_unused(Schedule(function))
     ties = decide_ties(Schedule(function), bodies)
     report: dict[str, Any] = {
         "understood": True,
