@@ -48,8 +48,10 @@ QUIET = {
     "stream.timepoint.await",
     "stream.resource.alloca",
     "stream.resource.dealloca",
+    "stream.resource.size",
     "stream.resource.transients",
     "stream.resource.subview",
+    "util.optimization_barrier",
 }
 """Ops outside of executions that take resources but touch no memory."""
 
@@ -151,6 +153,10 @@ class Schedule:
             kept = resources if op.name == "stream.timepoint.await" else resources[:1]
             for old, new in zip(kept, [r for r in op.results if is_resource(r)], strict=True):
                 self._memory[new] = self._memory[old]
+        elif op.name == "util.optimization_barrier":
+            for old, new in zip(op.operands, op.results, strict=True):
+                if is_resource(new):
+                    self._memory[new] = self._memory[old]
         elif op.name == "util.global.load" and is_resource(op.results[0]):
             self._memory[op.results[0]] = ("constant", id(op), 0)
         elif any(is_resource(r) for r in op.results):
@@ -209,14 +215,10 @@ class Schedule:
 
     def order_executions(self) -> None:
         """Let each execution wait for the one before, if it does not: memory is shared."""
-        for before, after in zip(self.executions, self.executions[1:], strict=False):
-            if waits_for(after, before.results[0]):
-                continue
-            position = next(i for i, o in enumerate(after.operands) if is_timepoint(o))
-            with ir.InsertionPoint(after), after.location:
-                both = [after.operands[position], before.results[0]]
-                joined = ir.Operation.create("stream.timepoint.join", [both[1].type], both)
-            after.operands[position] = joined.results[0]
+        for i, after in enumerate(self.executions[1:], 1):
+            before = self.executions[i - 1].results[0]
+            if not waits_for(after, before):
+                self.executions[i] = wait_too(after, before)
 
 
 def commands(holder: ir.Operation) -> list[ir.Operation]:
@@ -248,6 +250,10 @@ def operands_of(
         raise UnexpectedError(f"'{op.name}'")
 
 
+TRANSPARENT = {"stream.timepoint.await", "util.optimization_barrier"}
+"""Ops behind which a resource has waited for what the op waited for."""
+
+
 def waits_for(op: ir.Operation, timepoint: ir.Value) -> bool:
     """Whether an op waits, directly or through others, for a timepoint."""
     seen: set[ir.Value] = set()
@@ -259,8 +265,31 @@ def waits_for(op: ir.Operation, timepoint: ir.Value) -> bool:
         if value in seen or isinstance(value.owner, ir.Block):
             continue
         seen.add(value)
-        left += [o for o in value.owner.operands if is_timepoint(o) or is_resource(o)]
+        if is_timepoint(value) or value.owner.name in TRANSPARENT:
+            left += [o for o in value.owner.operands if is_timepoint(o) or is_resource(o)]
     return False
+
+
+def wait_too(execution: ir.Operation, timepoint: ir.Value) -> ir.Operation:
+    """Let an execution wait for a timepoint as well; returns the execution."""
+    operands, counts = list(execution.operands), segments(execution)
+    with ir.InsertionPoint(execution), execution.location:
+        if counts[-1]:
+            both = [operands[-1], timepoint]
+            joined = ir.Operation.create("stream.timepoint.join", [timepoint.type], both)
+            execution.operands[len(operands) - 1] = joined.results[0]
+            return execution
+        about = {name: execution.attributes[name] for name in execution.attributes}
+        about["operandSegmentSizes"] = ir.DenseI32ArrayAttr.get([*counts[:-1], 1])
+        results = [r.type for r in execution.results]
+        made = ir.Operation.create(
+            execution.name, results, [*operands, timepoint], about, regions=1
+        )
+    execution.regions[0].blocks[0].append_to(made.regions[0])
+    for old, new in zip(execution.results, made.results, strict=True):
+        old.replace_all_uses_with(new)
+    execution.erase()
+    return made
 
 
 def segments(op: ir.Operation) -> list[int]:

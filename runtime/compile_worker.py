@@ -11,6 +11,7 @@ nothing of gradopt, so that it starts fast.
 """
 
 import ctypes
+import gc
 import importlib.util
 import json
 import os
@@ -133,6 +134,8 @@ def attempt_planned(
     except Exception as error:  # an IREE of another form: its own way is always there
         sys.stderr.write(f"memory was not planned: {type(error).__name__}: {error}\n")
         return None
+    finally:
+        gc.collect()  # what refers to ops has to go before the session does
     if only_report:
         return {"ok": True, "memory": memory}, b""
     if not is_valid:

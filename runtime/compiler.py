@@ -53,6 +53,8 @@ class Worker:
             if answer.get("stage") == "crash" and not is_fresh:
                 # Somebody else may have ended it, or an earlier module spoilt it.
                 answer, image = self._attempt(source, flags, limit, plan)
+            if answer.get("stage") in ("crash", "timeout") and plan == "build":
+                answer, image = self._attempt(source, flags, limit, "")  # IREE's own way
             return answer, image
 
     def _attempt(

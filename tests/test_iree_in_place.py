@@ -23,7 +23,7 @@ pytestmark = pytest.mark.compiler
 
 EXAMPLES = int(os.environ.get("GRADOPT_RANDOM_STEPS", "5"))
 IS_CAMPAIGN = "GRADOPT_RANDOM_STEPS" in os.environ
-SIZE, ROWS, CALLS = 16, 8, 4
+SIZE, ROWS, TABLE, CALLS = 64, 32, 96, 4
 COUNTS: collections.Counter[str] = collections.Counter()
 
 Layer = Callable[[Any, dict[str, Any], Any], Any]
@@ -62,7 +62,7 @@ UPDATES: dict[str, Update] = {
 }
 
 NAMES = ("w", "v", "b", "t")
-SHAPES = {"w": (SIZE, SIZE), "v": (SIZE, SIZE), "b": (SIZE,), "t": (24, SIZE)}
+SHAPES = {"w": (SIZE, SIZE), "v": (SIZE, SIZE), "b": (SIZE,), "t": (TABLE, SIZE)}
 
 
 def make_step(layers: list[str], updates: list[str], extra: str) -> Callable[..., Any]:
@@ -107,10 +107,10 @@ def test_random_steps(drawn: tuple[list[str], list[str], str]) -> None:
     """B09, C035: nothing is read after it was overwritten, and nothing is lost."""
     step = make_step(*drawn)
     rng = np.random.default_rng(5)
-    start = {k: rng.uniform(-0.6, 0.6, SHAPES[k]).astype(np.float32) for k in NAMES}
+    start = {k: rng.uniform(-0.3, 0.3, SHAPES[k]).astype(np.float32) for k in NAMES}
     zeros = {k: np.zeros_like(v) for k, v in start.items()}
     xs = rng.uniform(-1, 1, (CALLS, ROWS, SIZE)).astype(np.float32)
-    rows = rng.integers(0, 24, (CALLS, ROWS)).astype(np.int32)
+    rows = rng.integers(0, TABLE, (CALLS, ROWS)).astype(np.int32)
     want = expected(step, start, zeros, xs, rows)
     for static in (False, True):
         f = go.compile(step, donate=(0, 1), static_alloc=static, disk_cache=False)
