@@ -18,7 +18,7 @@ def module_key(text: str, target: Target) -> str:
     """
     about = {
         "graph": text,
-        "target": target.identity(),
+        "target": [target.identity(), target.driver],
         "flags": [target.flags, [(r.flags, r.process_flags) for r in target.ladder]],
         "versions": versions(),
     }

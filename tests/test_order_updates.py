@@ -57,9 +57,9 @@ def test_a_reader_beside_the_update_comes_first() -> None:
     def step(w: Any, x: Any, ct: Any) -> Any:
         return w - x.mT @ ct, ct @ w.mT
 
-    before, function = lowered(step, W, X, X)
+    _module, function = lowered(step, W, X, X)
     assert readers_before(function, "linalg.matmul") == [False]
-    module, function, refused = ordered(step, W, X, X)
+    _module, function, refused = ordered(step, W, X, X)
     assert not refused
     assert readers_before(function, "linalg.matmul") == [True]
 
