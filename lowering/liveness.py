@@ -3,7 +3,8 @@
 
 At the gradopt level the answer takes into account what lowering computes inside other ops: fused
 elementwise ops, numbers, index ramps and broadcasts that only such ops read take no storage. At the
-linalg level ops write into their destinations (`outs`). Mixed functions are taken op by op.
+linalg level ops write into their destinations (`outs`). In a function that still has gradopt ops,
+ops of other dialects read what they name and make what they give, no more is known of them.
 
 Rules: a view is the storage it looks at. An op may write over an operand of its size that dies at
 it, where it reads every element before it writes the one at the same place, and into its
@@ -13,6 +14,7 @@ they are written over: it is made there. The arena holds the rest.
 """
 
 import dataclasses
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -485,7 +487,7 @@ def destinations(op: ir.Operation) -> list[int]:
     if op.name.startswith(("linalg.", "iree_linalg_ext.")):
         count, results = len(op.operands), len(op.results)
         return list(range(count - results, count))
-    return [1] if op.name == "tensor.insert_slice" else []
+    return [1] if op.name in ("tensor.insert", "tensor.insert_slice") else []
 
 
 def _destination_work(op: ir.Operation, analysis: Analysis) -> Work:
@@ -511,11 +513,22 @@ def _is_empty(value: ir.Value) -> bool:
 
 def _reads_destination(op: ir.Operation, position: int) -> bool:
     """True where what stands in the destination before counts."""
-    if not op.name.startswith("linalg."):
+    if not op.name.startswith("linalg.") or not len(op.regions):
         return op.name != "iree_linalg_ext.gather"
     block = op.regions[0].blocks[0]
     count = len(block.arguments) - len(op.results)
-    return bool(list(block.arguments[count + position].uses))
+    return bool(list(block.arguments[count + position].uses)) or not _is_filled(op, position)
+
+
+def _is_filled(op: ir.Operation, position: int) -> bool:
+    """True where a generic writes every element of a result: at every index, once each."""
+    if op.name != "linalg.generic":
+        return True
+    maps = list(op.attributes["indexing_maps"])
+    access = ir.AffineMapAttr(maps[len(maps) - len(op.results) + position])
+    places = str(access).split("->")[1].strip("() >").split(",")
+    names = [p.strip() for p in places if p.strip()]
+    return all(re.fullmatch(r"d\d+", n) for n in names) and len(set(names)) == len(names)
 
 
 def _same_place(op: ir.Operation, position: int) -> Iterator[ir.Value]:
