@@ -6,6 +6,7 @@ With GRADOPT_PLANS=1000 in the environment the random programs are a campaign.
 
 import json
 import os
+import pathlib
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from typing import Any
@@ -23,7 +24,7 @@ from gradopt.lowering import bufferize, memory_plot, pipeline, plan_memory, sche
 from gradopt.lowering.liveness import ARENA, Buffer
 from gradopt.lowering.memory_report import MemoryReport, human, report
 from gradopt.lowering.plan_memory import Plan, plan
-from gradopt.tools import workloads
+from gradopt.tools import bench, opt, workloads
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -636,3 +637,31 @@ def test_ticks_are_round() -> None:
         "1.5 KiB",
         "954 MiB",
     ]
+
+
+# --- the tools ------------------------------------------------------------------------------------
+
+
+def test_tools(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B22: a workload's step as a file, its plan as JSON, its picture; a file that cannot be
+    written is said.
+    """
+    monkeypatch.chdir(tmp_path)
+    size = ["--size", "batch=8", "--size", "width=32"]
+    assert bench.main(["--emit-mlir", "mlp", *size, "-o", "mlp.mlir"]) == 0
+    flags = ["mlp.mlir", "--gradopt-plan-memory", "-o", "planned.mlir"]
+    plots = ["--memory-plot", "a.svg", "--memory-plot", "a.html"]
+    assert opt.main([*flags, "--memory-report", "--json", *plots]) == 0
+    (data,) = json.loads(capsys.readouterr().err)
+    assert data["function"] == "step"
+    assert data["totals"]["parameters"]["buffers"] == 6
+    assert f"size = {data['peak']} : i64" in pathlib.Path("planned.mlir").read_text()
+    assert pathlib.Path("a.svg").read_text().startswith("<svg")
+    assert pathlib.Path("a.html").read_text().startswith("<!doctype html>")
+    assert opt.main([*flags, "--memory-plot", "missing/a.svg"]) == opt.MISUSED
+    assert "cannot write 'missing/a.svg'" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        bench.main(["--emit-mlir", "mlp", "--size", "height=3"])
+    assert "--size" in capsys.readouterr().err
