@@ -14,6 +14,7 @@ they are written over: it is made there. The arena holds the rest.
 """
 
 import dataclasses
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -104,6 +105,14 @@ class Program:
     def peak(self) -> int:
         """The largest sum of bytes live in the arena at one step, each rounded up to 64."""
         return lower_bound(self.arena)  # type: ignore[arg-type]
+
+    def live(self) -> list[int]:
+        """Bytes live in the arena at each step."""
+        grown = [0] * (len(self.steps) + 2)
+        for buffer in self.arena:
+            grown[buffer.first] += buffer.size or 0
+            grown[buffer.last + 1] -= buffer.size or 0
+        return list(itertools.accumulate(grown))
 
 
 @dataclasses.dataclass
