@@ -17,6 +17,7 @@ from collections.abc import Iterable
 
 from ..dialect.control import is_public, symbols
 from ..dialect.mlir import func, ir
+from . import storage
 from .linalg import build
 from .order_updates import order_updates
 from .passes import failure, gradopt_pass, single_block
@@ -33,15 +34,6 @@ STATIC = "gradopt.static_alloc"
 """On a function: it gets all its memory from its caller."""
 TIED = "iree.abi.output"
 ARENA = "iree.abi.transients"
-VIEWS = {
-    "tensor.cast",
-    "tensor.collapse_shape",
-    "tensor.expand_shape",
-    "tensor.reshape",
-    "util.optimization_barrier",
-    "iree_tensor_ext.compute_barrier.start",
-}
-"""Ops whose result is their first operand's storage."""
 
 
 @gradopt_pass("gradopt-bufferize")
@@ -63,16 +55,9 @@ def separate_results(function: func.FuncOp) -> None:
     seen = set(function.entry_block.arguments)
     with ir.InsertionPoint(terminator), terminator.location:
         for i, value in enumerate(list(terminator.operands)):
-            if (stored := storage_of(value)) in seen:
+            if (stored := storage.root(value)) in seen:
                 terminator.operands[i] = build.copied(value)
             seen.add(stored)
-
-
-def storage_of(value: ir.Value) -> ir.Value:
-    """The value that `value` is another view of."""
-    while not isinstance(value.owner, ir.Block) and value.owner.name in VIEWS:
-        value = value.owner.operands[0]
-    return value
 
 
 def take_storage(function: func.FuncOp) -> None:

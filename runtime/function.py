@@ -20,7 +20,7 @@ from ..dialect.graph import Graph, spec_of, trace
 from ..dialect.mlir import ir
 from ..dialect.tensor import Tensor
 from ..errors import ArgumentError, DonationError, OpError, TraceError
-from ..lowering import pipeline
+from ..lowering import memory_report, pipeline, plan_memory
 from ..lowering.bufferize import STATIC, mark_donated, mark_static, storage_of_results, unmark
 from ..lowering.target import Target
 from ..lowering.target import target as find_target
@@ -170,8 +170,12 @@ class CachedFunction:
             places = storage_of_results(symbols(module)[graph.name])
             lowered, _ = pipeline.lower(module, self.target)
             text = lowered.operation.get_asm(enable_debug_info=True)
-        planned = plan_linalg(text, self.target, graph.name).get(graph.name, {})
-        return MemoryReport.of(graph, places, planned)
+        decided = plan_linalg(text, self.target, graph.name).get(graph.name, {})
+        for stage in ("differentiated", "simplified"):
+            pipeline.run(module, pipeline.STAGES[stage])
+        with graph.context:
+            plan = memory_report.report(plan_memory.plan(symbols(module)[graph.name]))
+        return MemoryReport.of(graph, places, decided, plan)
 
     def _mark(self, graph: Graph, module: ir.Module) -> bool:
         """Write the options into a graph's module; whether allocation is static."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..dialect.graph import DATA, PARAMETER, Graph
 from ..dialect.types import TensorSpec
+from ..lowering import memory_report
 
 IN_PLACE, PING_PONG = "in place", "ping-pong"
 
@@ -53,6 +54,8 @@ class MemoryReport:
     `iree` is what IREE by itself needs for temporaries, `arena` what they take in gradopt's one
     arena (None without static_alloc), `bound` the most bytes of temporaries alive at one time in
     the order that is run. `spare` is the second memory of donated inputs that are not overwritten.
+    `plan` is what gradopt plans for the same function before IREE fuses, packs and orders it, by
+    owner.
     """
 
     function: str
@@ -65,13 +68,19 @@ class MemoryReport:
     arena: int | None
     bound: int | None
     temporaries: tuple[Temporary, ...]
+    plan: memory_report.MemoryReport
     note: str = ""
 
     @staticmethod
     def of(
-        graph: Graph, places: Sequence[tuple[int, int | None]], planned: dict[str, Any]
+        graph: Graph,
+        places: Sequence[tuple[int, int | None]],
+        planned: dict[str, Any],
+        plan: memory_report.MemoryReport,
     ) -> "MemoryReport":
-        """Put together what a graph takes and returns and what the compiler decided."""
+        """Put together what a graph takes and returns, what the compiler decided, and gradopt's own
+        plan.
+        """
         results = {position: result for result, position in places if position is not None}
         ties = {tie["donated"]: tie for tie in planned.get("ties", [])}
         buffers: dict[str, list[Buffer]] = {DATA: [], PARAMETER: []}
@@ -95,12 +104,13 @@ class MemoryReport:
             planned["arena"] if planned.get("repacked") else planned.get("iree"),
             planned.get("bound"),
             tuple(Temporary.of(value) for value in planned.get("values", [])),
+            plan,
             planned.get("why", ""),
         )
 
     def to_dict(self) -> dict[str, Any]:
         """The report as JSON has it."""
-        return dataclasses.asdict(self)
+        return dataclasses.asdict(self) | {"plan": self.plan.to_dict()}
 
     def __str__(self) -> str:
         return render(self)
@@ -144,4 +154,5 @@ def render(report: MemoryReport) -> str:
     for t in largest:
         life = f"{'.'.join(map(str, t.first))} to {'.'.join(map(str, t.last))}"
         lines.append(line(f"  {life}", t.bytes, f"{t.name or t.command}  {t.where}"))
+    lines += ["planned before IREE, by owner", str(report.plan).rstrip()]
     return "\n".join(lines)
