@@ -16,6 +16,7 @@ import rich.console
 from ..dialect.graph import trace
 from ..lowering import pipeline
 from ..lowering.bufferize import mark_donated
+from .bench_memory import STEPS, memory_row
 from .workloads import WORKLOADS, train_step
 
 CHECK_STEPS = 5
@@ -85,6 +86,15 @@ def _size(text: str) -> tuple[str, int]:
     return name, int(number)
 
 
+def _budget(text: str) -> float | int | str:
+    if text.isdigit():
+        return int(text)
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
 def main(arguments: list[str] | None = None) -> int:
     """The command; returns its exit status."""
     parser = argparse.ArgumentParser(
@@ -106,7 +116,13 @@ def main(arguments: list[str] | None = None) -> int:
     emit = "print the step of a workload as MLIR, differentiated and simplified, and time nothing"
     parser.add_argument("--emit-mlir", choices=WORKLOADS, metavar="NAME", help=emit)
     parser.add_argument("-o", dest="output", help="with --emit-mlir, the file to write")
-    size = "with --emit-mlir, one of the workload's sizes, such as layers=48; may be repeated"
+    memory = "print what steps need of memory, planned and real (docs/memory.md), and time nothing"
+    parser.add_argument("--memory", action="store_true", help=memory)
+    budget = "with --memory, compute values anew to stay in this: bytes, 12MiB, or a fraction (0.5)"
+    parser.add_argument("--memory-budget", type=_budget, metavar="BUDGET", help=budget)
+    size = (
+        "with --emit-mlir and --memory, one of the workload's sizes, as layers=48; may be repeated"
+    )
     parser.add_argument("--size", action="append", default=[], metavar="NAME=N", help=size)
     options = parser.parse_args(arguments)
     if options.emit_mlir:
@@ -122,8 +138,13 @@ def main(arguments: list[str] | None = None) -> int:
             parser.error(f"--workloads expected names out of {every}, got '{name}'")
     progress = rich.console.Console(stderr=True)
     for name in names:
-        with progress.status(f"{name}: compiling, then {options.seconds:g} s of steps"):
-            row = measure(name, options.seconds, options.target)
+        if options.memory:
+            with progress.status(f"{name}: compiling, then {STEPS} steps"):
+                sizes = dict(map(_size, options.size))
+                row = memory_row(name, options.target, sizes, options.memory_budget)
+        else:
+            with progress.status(f"{name}: compiling, then {options.seconds:g} s of steps"):
+                row = measure(name, options.seconds, options.target)
         print(json.dumps(row), flush=True)
     return 0
 
