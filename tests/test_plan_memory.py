@@ -394,6 +394,21 @@ def test_views_at_the_edge() -> None:
     assert gradient.size == 0
 
 
+def test_two_gradients_in_one_step() -> None:
+    """C035: a transposed copy that two gradients read is kept until the second has read it."""
+
+    def step(x: Any, w: Any) -> Any:
+        def loss(w: Any) -> Any:
+            return ((x.T.reshape(64, 64) @ w) ** 2).sum(1)
+
+        first = go.grad(lambda w: loss(w).sum())(w)
+        return first, go.grad(lambda w: 0.5 * loss(w).sum())(w)
+
+    for stage in ("simplified", "linalg"):
+        found = traced(step, M, M, stage=stage)
+        assert found.size == found.bound > 0
+
+
 def test_updates_in_place() -> None:
     """B09: a scatter writes over what it updates if that dies, and into a new buffer if not."""
 
