@@ -106,6 +106,10 @@ class Program:
         """The largest sum of bytes live in the arena at one step, each rounded up to 64."""
         return lower_bound(self.arena)  # type: ignore[arg-type]
 
+    def results_bytes(self) -> int:
+        """Bytes of the results that get storage of their own, beside donated arguments."""
+        return sum(b.size or 0 for b in self.buffers if b.kind == OUTPUT)
+
     def live(self) -> list[int]:
         """Bytes live in the arena at each step."""
         grown = [0] * (len(self.steps) + 2)
@@ -178,9 +182,9 @@ class Analysis:
         return program
 
     def bytes(self, value: ir.Value) -> int | None:
-        """Bytes of a value; None where an extent is unknown."""
+        """Bytes of a tensor, None where an extent is unknown; 0 for what is no tensor."""
         if value not in self.sizes:
-            self.sizes[value] = storage.nbytes(value.type)
+            self.sizes[value] = storage.nbytes(value.type) if is_tensor(value) else 0
         return self.sizes[value]
 
 
@@ -216,9 +220,7 @@ class _Storing:
         return Program(
             self.function,
             [w.op for w in self.work],
-            sorted(
-                (b for b in self.buffers if b.values or b.first == self.end), key=lambda b: b.first
-            ),
+            sorted(self.buffers, key=lambda b: b.first),
             self.buffer_of,
             self.result_buffers,
             self.returned,
@@ -275,6 +277,8 @@ class _Storing:
             return ""
         if value not in self.made:
             return "the result is another argument or a constant"
+        if argument in self.returned:
+            return "the argument is returned too"
         if self.returned.index(value) != result or value in self.buffer_of:
             return "the result is returned twice"
         t = self.made[value]
@@ -606,7 +610,7 @@ def _classify(program: Program, work: list[Work]) -> None:
             owner = buffer.values[0].owner
             buffer.owner = "constant" if isinstance(owner, ir.Block) else name_of(owner)
     derived = _derived(program, work)
-    loss = derived.index(True) if True in derived else len(work)
+    loss = _begin_of_backward(work, derived)
     for t, step in enumerate(work):
         if derived[t]:
             for value in step.reads:
@@ -614,6 +618,19 @@ def _classify(program: Program, work: list[Work]) -> None:
                 if buffer and buffer.kind == TEMPORARY and buffer.first < loss:
                     buffer.kind = RESIDUAL
     _find_states(program, work, derived)
+
+
+def _begin_of_backward(work: list[Work], derived: list[bool]) -> int:
+    """The first derived step that reads what a derived step made: those before it may have been
+    moved into the forward, since they wait for no cotangent.
+    """
+    late: set[ir.Value] = set()
+    for t, step in enumerate(work):
+        if derived[t]:
+            if any(v in late for v in step.reads):
+                return t
+            late.update(step.op.results)
+    return derived.index(True) if True in derived else len(work)
 
 
 def _name_arguments(program: Program) -> None:

@@ -10,7 +10,6 @@ import rich.console
 import rich.table
 
 from ..dialect.mlir import ir
-from ..dialect.types import TensorSpec
 from .liveness import ARENA, Buffer, name_of
 from .plan_memory import ALIGNMENT, Plan
 
@@ -199,7 +198,7 @@ def _entry(buffer: Buffer) -> Entry:
         buffer.kind,
         buffer.owner,
         op,
-        "" if value is None else str(TensorSpec.from_mlir(value.type)),
+        "" if value is None else str(value.type),
         buffer.size,
         buffer.first,
         buffer.last,

@@ -20,43 +20,55 @@ ROUNDS = 8
 """How often ops are moved around the peak of the best order found."""
 
 
+Height = tuple[int, int]
+"""The most bytes that are needed at one step, those of results included, and at how many steps."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Order:
-    """An order of a program's steps, and the peak that it has; `before` is the given order's."""
+    """An order of a program's steps, and the bytes that it needs; `before` are the given order's.
+    What results need beside donated arguments is counted, since an order can keep an argument from
+    being overwritten.
+    """
 
     steps: list[int]
-    peak: int
+    bytes: int
     before: int
 
     @property
     def is_better(self) -> bool:
-        return self.peak < self.before
+        return self.bytes < self.before
 
 
 def best_order(function: func.FuncOp) -> tuple[Analysis, Order]:
     """The order with the lowest peak among those tried."""
     analysis = Analysis(function)
     graph = _Graph(analysis)
-    given = list(range(len(analysis.work)))
-    before = peak = analysis.program().peak()
-    best = given
-    for order in graph.orders():
-        if (found := analysis.program(order).peak()) < peak:
-            best, peak = order, found
-    height = _height(analysis, best)
+    best = given = list(range(len(analysis.work)))
+    height = before = _height(analysis, given)
+    best, height = _lowest(analysis, graph.orders(), best, height)
     for _ in range(ROUNDS):
-        moved = [(_height(analysis, order), order) for order in graph.around_peak(best)]
-        found, order = min(moved, key=lambda m: m[0])
-        if found >= height:
+        found, new = _lowest(analysis, graph.around_peak(best), best, height)
+        if new == height:
             break
-        best, height = order, found
-    return analysis, Order(best, analysis.program(best).peak(), before)
+        best, height = found, new
+    return analysis, Order(best, height[0], before[0])
 
 
-def _height(analysis: Analysis, order: Sequence[int]) -> tuple[int, int]:
-    """The most bytes live at one step, and at how many steps."""
-    live = analysis.program(order).live()
-    return max(live), live.count(max(live))
+def _lowest(
+    analysis: Analysis, orders: Iterable[list[int]], best: list[int], height: Height
+) -> tuple[list[int], Height]:
+    """The best of orders and the best so far."""
+    for order in orders:
+        if (new := _height(analysis, order)) < height:
+            best, height = order, new
+    return best, height
+
+
+def _height(analysis: Analysis, order: Sequence[int]) -> Height:
+    program = analysis.program(order)
+    live = program.live()
+    return max(live) + program.results_bytes(), live.count(max(live))
 
 
 def reorder(function: func.FuncOp, analysis: Analysis, order: Sequence[int]) -> Callable[[], None]:
