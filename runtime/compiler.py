@@ -152,6 +152,11 @@ def compile_linalg(
     rung had to be used. Raises CompileError with op, location, stage, flags and a saved reproducer
     when all fail.
     """
+    if not target.ladder:
+        raise CompileError(
+            f"expected a target that IREE compiles for, got '{target.name}', which runs in this "
+            "process only"
+        )
     source = text.encode()
     limit = float(os.environ.get("GRADOPT_COMPILE_TIMEOUT", TIME_LIMIT))
     failures: list[tuple[Rung, dict[str, Any]]] = []

@@ -80,12 +80,7 @@ class Module:
         except RuntimeError as error:
             if DISAGREE not in str(error):
                 raise
-            place = str(error).partition(DISAGREE)[2].partition(";")[0].strip()
-            shapes = ", ".join(str(tuple(a.shape)) for a in arguments)
-            raise ArgumentError(
-                f"expected extents that are unknown until the call to agree at {place}, got "
-                f"arguments of shapes {shapes}"
-            ) from None
+            raise disagreement(str(error), [tuple(a.shape) for a in arguments]) from None
         return [found.get_as_object(i, iree.HalBufferView) for i in range(results)]
 
     def run(
@@ -96,6 +91,15 @@ class Module:
         views = [borrow(self.device.allocator, a, keep) for a in arrays]
         found = self.call(self.function(name), views, len(dtypes))
         return [Array(v, tuple(v.shape), d) for v, d in zip(found, dtypes, strict=True)]
+
+
+def disagreement(message: str, shapes: Sequence[tuple[int, ...]]) -> ArgumentError:
+    """The error of a call whose check of unknown extents failed with a message."""
+    place = message.partition(DISAGREE)[2].partition(";")[0].strip()
+    return ArgumentError(
+        f"expected extents that are unknown until the call to agree at {place}, got arguments of "
+        f"shapes {', '.join(map(str, shapes))}"
+    )
 
 
 def _nothing() -> None:
@@ -142,6 +146,10 @@ class Array(np.lib.mixins.NDArrayOperatorsMixin):
         """Let go of the memory, for a donation; False if NumPy arrays still read it."""
         self._view = None
         return self._host() is None
+
+    def is_read(self) -> bool:
+        """True while NumPy arrays share the memory."""
+        return self._host() is not None
 
     def is_deleted(self) -> bool:
         """True once the array was donated."""

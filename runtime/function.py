@@ -117,17 +117,16 @@ class CachedFunction:
 
     def mlir(self, stage: str, *specs: Any) -> str:
         """The IR for arguments like `specs` at a stage: graph, differentiated, simplified or
-        linalg.
+        linalg; memref, too, for target jit.
         """
-        if stage not in pipeline.STAGES:
-            raise ArgumentError(
-                f"expected a stage out of {', '.join(pipeline.STAGES)}, got '{stage}'"
-            )
+        stages = pipeline.stages(self.target)
+        if stage not in stages:
+            raise ArgumentError(f"expected a stage out of {', '.join(stages)}, got '{stage}'")
         graph = self.trace(*specs)
         with graph.context:
             module = ir.Module.parse(graph.mlir(locations=True))
             mark_donated(symbols(module)[graph.name], self._donated(graph))
-        for name, passes in pipeline.STAGES.items():
+        for name, passes in stages.items():
             pipeline.run(module, passes)
             if name == stage:
                 break
@@ -150,6 +149,11 @@ class CachedFunction:
         with graph.context:
             donated = self._donated(graph)
             pairs = mark_donated(symbols(graph.module)[graph.name], donated)
+            if self.target.name == "jit":
+                from .jit import JitExecutable
+
+                self._bound[key] = JitExecutable(graph, self.target, donated)
+                return self._bound[key]
             module = module_for(graph, self.target, self.disk_cache)
         self._bound[key] = Executable(graph, module, donated, pairs)
         return self._bound[key]
