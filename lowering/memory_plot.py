@@ -30,7 +30,7 @@ text {{ font-family: Inter, 'Helvetica Neue', Arial, 'DejaVu Sans', sans-serif; 
 .tick {{ font-size: 11.5px; fill: {FAINT}; }}
 .axis {{ font-size: 13px; fill: {INK}; }}
 .name {{ font-size: 10.5px; pointer-events: none; }}
-.name.residual, .name.gradient {{ fill: #fff; }}
+.name.residual {{ fill: #fff; }}
 .line {{ font-size: 12px; font-weight: 600; }}
 .value {{ stroke: #fff; }}
 .value:hover {{ stroke: {INK}; stroke-width: 1.5; }}

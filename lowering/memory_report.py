@@ -10,7 +10,6 @@ import rich.console
 import rich.table
 
 from ..dialect.mlir import ir
-from ..dialect.types import TensorSpec
 from .liveness import ARENA, Buffer, name_of
 from .plan_memory import ALIGNMENT, Plan
 
@@ -27,6 +26,8 @@ PLURAL = {
 }
 LARGEST = 10
 """Rows of the table of largest values."""
+SHOWN = 3
+"""Values written over an operand that the text names; the data has all."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,7 +133,11 @@ class MemoryReport:
         console.print(self._totals_table())
         if self.largest():
             console.print(self._largest_table())
-        made = f"{len(self.in_place)} values are written over an operand"
+        count = len(self.in_place)
+        made = f"{count} value{' is' if count == 1 else 's are'} written over an operand"
+        if self.in_place:
+            made += f": {', '.join(self.in_place[:SHOWN])}"
+            made += ", ..." if count > SHOWN else ""
         lines = [made, *self.notes, *(f"{k}: {v}" for k, v in self.real.items())]
         for line in lines:
             console.print(line, highlight=False, soft_wrap=True, markup=False)
@@ -193,7 +198,7 @@ def _entry(buffer: Buffer) -> Entry:
         buffer.kind,
         buffer.owner,
         op,
-        "" if value is None else str(TensorSpec.from_mlir(value.type)),
+        "" if value is None else str(value.type),
         buffer.size,
         buffer.first,
         buffer.last,

@@ -33,6 +33,11 @@ class Plan:
     """What was tried and not done, for the report."""
 
     @property
+    def total(self) -> int:
+        """Bytes of the arena and of the results that are not written over donated arguments."""
+        return self.size + self.program.results_bytes()
+
+    @property
     def ratio(self) -> float:
         return self.size / self.bound if self.bound else 1.0
 
@@ -71,18 +76,16 @@ def plan(function: func.FuncOp) -> Plan:
 
 
 def scheduled(function: func.FuncOp) -> tuple[Plan, str]:
-    """The plan after ops are reordered, where that lowers the arena, and what was done."""
+    """The plan after ops are reordered, where that takes fewer bytes, and what was done."""
     given = plan(function)
     analysis, order = best_order(function)
-    if not analysis.has_gradopt:
-        return given, "schedule: kept, since the ops are lowered already"
     if not order.is_better:
-        return given, f"schedule: kept, no order tried has a peak below {order.before} bytes"
+        return given, f"schedule: kept, no order tried has a peak below {given.bound} bytes"
     undo = reorder(function, analysis, order.steps)
     found = plan(function)
-    if found.size >= given.size:
+    if found.total >= given.total:
         undo()
-        tried = f"another would need {found.size} bytes, this one {given.size}"
+        tried = f"another would need {found.total} bytes with its results, this one {given.total}"
         return plan(function), f"schedule: kept, {tried}"
     return found, f"schedule: reordered, from {given.size} to {found.size} bytes"
 
