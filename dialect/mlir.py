@@ -6,12 +6,14 @@ change of one file.
 from typing import Any
 
 from torch_mlir import ir, passmanager
-from torch_mlir.dialects import arith, cf, ext, func, irdl, linalg, math, tensor
+from torch_mlir.dialects import arith, cf, ext, func, irdl, linalg, math, memref, scf, tensor
+from torch_mlir.execution_engine import ExecutionEngine
 
 from ..errors import Diagnostic
 
 __all__ = [
     "DYNAMIC",
+    "ExecutionEngine",
     "arith",
     "cf",
     "diagnostics",
@@ -22,9 +24,11 @@ __all__ = [
     "linalg",
     "location",
     "math",
+    "memref",
     "op_of",
     "passmanager",
     "place",
+    "scf",
     "tensor",
 ]
 

@@ -13,10 +13,11 @@ A function with the attribute `gradopt.static_alloc` allocates nothing: all its 
 into further arguments, and its temporaries into the last, `!hal.buffer {iree.abi.transients}`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from ..dialect.control import is_public, symbols
 from ..dialect.mlir import func, ir
+from ..errors import PipelineError
 from . import storage
 from .linalg import build
 from .order_updates import order_updates
@@ -35,18 +36,43 @@ STATIC = "gradopt.static_alloc"
 TIED = "iree.abi.output"
 ARENA = "iree.abi.transients"
 
+FORMS: dict[str, Callable[..., None]] = {}
+"""What gradopt-bufferize does to a function, by its option `form`."""
+
 
 @gradopt_pass("gradopt-bufferize")
-def bufferize(module: ir.Module) -> None:
+def bufferize(module: ir.Module, *, form: str = "iree", poison: bool = False) -> None:
     """Make results distinct from inputs and from each other, and give donated inputs' storage to
-    results; all memory where a function asks for it. Runs on linalg.
+    results, all memory where a function asks for it; with `form=memref`, give every value its
+    planned place in one arena. Runs on linalg.
+
+    `poison`, of the memref form, fills storage that no later op may read. Raises PipelineError for
+    another form.
     """
+    if form not in FORMS:
+        raise PipelineError(
+            f"option 'form' of pass 'gradopt-bufferize' expected one of: {', '.join(FORMS)}, "
+            f"got '{form}'"
+        )
+    if poison and form != "memref":
+        raise PipelineError(
+            "option 'poison' of pass 'gradopt-bufferize' expected to be given with form=memref, "
+            f"got form={form}"
+        )
     module.operation.context.allow_unregistered_dialects = True
     for function in symbols(module).values():
         if not function.is_external and is_public(function):
             single_block(function)
-            separate_results(function)
-            take_storage(function)
+            FORMS[form](function, **{"poison": True} if poison else {})
+
+
+def for_iree(function: func.FuncOp) -> None:
+    """Make results distinct, and give donated inputs' storage to results."""
+    separate_results(function)
+    take_storage(function)
+
+
+FORMS["iree"] = for_iree
 
 
 def separate_results(function: func.FuncOp) -> None:

@@ -275,6 +275,8 @@ class _Storing:
     def _kept_because(self, argument: ir.Value, value: ir.Value, result: int) -> str:
         if value == argument:
             return ""
+        if argument in self.returned:
+            return "the argument is a result as well"
         if value not in self.made:
             return "the result is another argument or a constant"
         if argument in self.returned:

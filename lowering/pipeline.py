@@ -16,7 +16,17 @@ from ..dialect.base import Op
 from ..dialect.control import symbols
 from ..dialect.mlir import diagnostics, ir, location, passmanager
 from ..errors import Diagnostic, PassError, PipelineError
-from . import bufferize, decompose, differentiate, inline, plan_memory, simplify, to_linalg
+from . import (
+    bufferize,
+    decompose,
+    differentiate,
+    inline,
+    memref,
+    plan_memory,
+    simplify,
+    to_linalg,
+    to_llvm,
+)
 from .passes import PASSES
 from .target import Target, check_dtypes
 
@@ -30,7 +40,18 @@ STAGES = {
 from the one before.
 """
 
-PIPELINES = {"gradopt-lower": ",".join(filter(None, STAGES.values()))}
+JIT_STAGES = STAGES | {
+    "linalg": (
+        "convert-gradopt-to-linalg,convert-elementwise-to-linalg,linalg-fuse-elementwise-ops"
+    ),
+    "memref": "gradopt-plan-memory,gradopt-bufferize{form=memref}",
+}
+"""What happens to a graph before the host JIT gets it."""
+
+PIPELINES = {
+    "gradopt-lower": ",".join(filter(None, STAGES.values())),
+    "gradopt-lower-jit": ",".join(filter(None, JIT_STAGES.values())),
+}
 """Names that stand for several passes."""
 
 MODULE = "builtin.module"
@@ -211,15 +232,20 @@ def run(
                 after(step, time.perf_counter() - start)
 
 
+def stages(target: Target) -> dict[str, str]:
+    """The stages of a target and the passes that lead to each."""
+    return STAGES if target.ladder else JIT_STAGES
+
+
 def lower(module: ir.Module, target: Target) -> tuple[ir.Module, dict[str, list[str]]]:
-    """A copy of a module as IREE gets it for a target, and the names of the ops that stood at each
-    `file:line` before they were lowered. Raises PassError for element types that the target does
-    not compute in.
+    """A copy of a module as the compiler of a target gets it, and the names of the ops that stood
+    at each `file:line` before they were lowered. Raises PassError for element types that the target
+    does not compute in.
     """
     names: dict[str, list[str]] = {}
     with module.context:
         copy = ir.Module.parse(module.operation.get_asm(enable_debug_info=True))
-        for stage, passes in STAGES.items():
+        for stage, passes in stages(target).items():
             if stage == "linalg":
                 check_dtypes(copy, target)
                 names = _ops_by_line(copy)
@@ -247,9 +273,11 @@ __all__ = [
     "decompose",
     "differentiate",
     "inline",
+    "memref",
     "parse",
     "plan_memory",
     "run",
     "simplify",
     "to_linalg",
+    "to_llvm",
 ]

@@ -39,7 +39,7 @@ class Target:
     name: str
     driver: str
     flags: tuple[str, ...]
-    ladder: tuple[Rung, ...]
+    ladder: tuple[Rung, ...]  # none where IREE does not compile for it
     dtypes: tuple[np.dtype, ...] = DTYPES  # what it computes in; others are refused, not narrowed
 
     def identity(self) -> str:
@@ -77,6 +77,7 @@ TARGETS = {
         ),
         LADDER,
     ),
+    "jit": Target("jit", "local-task", (), ()),  # no IREE: MLIR's own compiler, in this process
 }
 
 

@@ -174,6 +174,11 @@ def plan_linalg(text: str, target: Target, name: str) -> dict[str, Any]:
 def _down_the_ladder(
     text: str, target: Target, name: str, locate: dict[str, list[str]], plan: str
 ) -> tuple[dict[str, Any], bytes]:
+    if not target.ladder:
+        raise CompileError(
+            f"expected a target that IREE compiles for, got '{target.name}', which runs in this "
+            "process only"
+        )
     source = text.encode()
     limit = float(os.environ.get("GRADOPT_COMPILE_TIMEOUT", TIME_LIMIT))
     failures: list[tuple[Rung, dict[str, Any]]] = []

@@ -86,12 +86,7 @@ class Module:
         except RuntimeError as error:
             if DISAGREE not in str(error):
                 raise
-            place = str(error).partition(DISAGREE)[2].partition(";")[0].strip()
-            shapes = ", ".join(str(tuple(a.shape)) for a in arguments)
-            raise ArgumentError(
-                f"expected extents that are unknown until the call to agree at {place}, got "
-                f"arguments of shapes {shapes}"
-            ) from None
+            raise disagreement(str(error), [tuple(a.shape) for a in arguments]) from None
         return [found.get_as_object(i, iree.HalBufferView) for i in range(results)]
 
     def run(
@@ -133,6 +128,15 @@ class _HostMemory:
         self._buffer = view.get_buffer()
         self._mapped = self._buffer.map().asarray(shape, bits)
         self.__array_interface__ = self._mapped.__array_interface__
+
+
+def disagreement(message: str, shapes: Sequence[tuple[int, ...]]) -> ArgumentError:
+    """The error of a call whose check of unknown extents failed with a message."""
+    place = message.partition(DISAGREE)[2].partition(";")[0].strip()
+    return ArgumentError(
+        f"expected extents that are unknown until the call to agree at {place}, got arguments of "
+        f"shapes {', '.join(map(str, shapes))}"
+    )
 
 
 def _nothing() -> None:
@@ -185,6 +189,10 @@ class Array(np.lib.mixins.NDArrayOperatorsMixin):
             self._view = None
             lease, self._lease = self._lease, None
             return Donation(self, view, lease, self._host() is None)
+
+    def is_shared(self) -> bool:
+        """True if NumPy arrays or a pool have the memory, too."""
+        return self._host() is not None or self._lease is not None
 
     def is_deleted(self) -> bool:
         """True once the array was donated."""

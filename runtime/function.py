@@ -143,17 +143,16 @@ class CachedFunction:
 
     def mlir(self, stage: str, *specs: Any) -> str:
         """The IR for arguments like `specs` at a stage: graph, differentiated, simplified or
-        linalg.
+        linalg; memref, too, for target jit.
         """
-        if stage not in pipeline.STAGES:
-            raise ArgumentError(
-                f"expected a stage out of {', '.join(pipeline.STAGES)}, got '{stage}'"
-            )
+        stages = pipeline.stages(self.target)
+        if stage not in stages:
+            raise ArgumentError(f"expected a stage out of {', '.join(stages)}, got '{stage}'")
         graph = self.trace(*specs)
         with graph.context:
             module = ir.Module.parse(graph.mlir(locations=True))
             self._mark(graph, module)
-        for name, passes in pipeline.STAGES.items():
+        for name, passes in stages.items():
             pipeline.run(module, passes)
             if name == stage:
                 break
@@ -209,12 +208,17 @@ class CachedFunction:
         with graph.context:
             function = symbols(graph.module)[graph.name]
             is_static = self._mark(graph, graph.module)
-            places = storage_of_results(function)
+            places, donated = storage_of_results(function), self._donated(graph)
             try:
+                if self.target.name == "jit":
+                    from .jit import JitExecutable
+
+                    self._bound[key] = JitExecutable(graph, self.target, donated)
+                    return self._bound[key]
                 module = module_for(graph, self.target, self.disk_cache)
             finally:
                 unmark(function)  # the graph may be compiled with other options
-        self._bound[key] = Executable(graph, module, self._donated(graph), places, is_static)
+        self._bound[key] = Executable(graph, module, donated, places, is_static)
         return self._bound[key]
 
     def _donated(self, graph: Graph) -> list[int]:

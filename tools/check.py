@@ -17,6 +17,7 @@ import rich.progress
 
 from ..dialect.base import OPS
 from ..dialect.graph import trace
+from ..dialect.mlir import ir
 from ..dialect.types import DTYPES, TensorSpec, as_dtype
 from ..errors import CompileError, GradoptError
 from ..lowering import pipeline
@@ -25,6 +26,7 @@ from ..op_cases import FAMILIES
 from ..op_cases.rows import Row, rows
 from ..runtime.compiler import compile_linalg
 from ..runtime.device import Module
+from ..runtime.jit import POISON, JitModule
 from .tables import Table, print_table
 
 AT_ONCE = 40
@@ -39,10 +41,14 @@ agrees if it is within the op's tolerance, which its row in gradopt/op_cases sta
 EPILOG = "Exit status: 0 all rows agree, 1 some do not, 2 the command line is at fault."
 
 
-def linalg_function(fn: Callable[..., Any], name: str, *arrays: np.ndarray) -> str:
-    """The text of one function, lowered to linalg, that can stand beside others in a module."""
+def linalg_function(
+    fn: Callable[..., Any], name: str, *arrays: np.ndarray, passes: str = "gradopt-lower"
+) -> str:
+    """The text of one function, lowered as compilers get it, that can stand beside others in a
+    module.
+    """
     graph = trace(fn, *(TensorSpec(x.shape, x.dtype) for x in arrays), name=name)
-    pipeline.run(graph.module, "gradopt-lower")
+    pipeline.run(graph.module, passes)
     body = list(graph.module.body.operations)
     return "\n".join(op.operation.get_asm(use_local_scope=True) for op in body)
 
@@ -64,8 +70,12 @@ def compile_many(functions: dict[str, str], where: Target) -> dict[str, Callable
 def _compile_together(functions: dict[str, str], where: Target) -> dict[str, Callable[..., Any]]:
     names = list(functions)
     text = "module {\n" + "\n".join(functions.values()) + "\n}"
+    title = f"{names[0]} to {names[-1]}"
     try:
-        module = Module(compile_linalg(text, where, f"{names[0]} to {names[-1]}"), where.driver)
+        if where.ladder:
+            module: Any = Module(compile_linalg(text, where, title), where.driver)
+        else:
+            module = compile_memrefs(text, title)
     except CompileError as error:
         if len(names) == 1:
             return {names[0]: _raises(error)}
@@ -75,8 +85,17 @@ def _compile_together(functions: dict[str, str], where: Target) -> dict[str, Cal
     return {name: _caller(module, name) for name in names}
 
 
-def _caller(module: Module, name: str) -> Callable[..., Any]:
+def compile_memrefs(text: str, title: str) -> JitModule:
+    """Functions in memref form, compiled by the host JIT."""
+    with ir.Context() as context:
+        context.allow_unregistered_dialects = True
+        return JitModule(ir.Module.parse(text), title)
+
+
+def _caller(module: Any, name: str) -> Callable[..., Any]:
     def call(specs: Sequence[TensorSpec], *arrays: np.ndarray) -> list[np.ndarray]:
+        if isinstance(module, JitModule):
+            return module.run(name, arrays, specs, poison=POISON)
         return [np.array(a) for a in module.run(name, arrays, [s.dtype for s in specs])]
 
     return call
@@ -91,10 +110,12 @@ def _raises(error: CompileError) -> Callable[..., Any]:
 
 def run_rows(chosen: Sequence[Row], where: Target) -> Iterator[tuple[Row, float, str]]:
     """Each row, its error in ulp and, where it could not run, why; compiled some at a time."""
+    passes = ",".join(filter(None, pipeline.stages(where).values()))
     for start in range(0, len(chosen), AT_ONCE):
         group = chosen[start : start + AT_ONCE]
         texts = {
-            f"row{i}": linalg_function(r.fn, f"row{i}", *r.arrays) for i, r in enumerate(group)
+            f"row{i}": linalg_function(r.fn, f"row{i}", *r.arrays, passes=passes)
+            for i, r in enumerate(group)
         }
         compiled = compile_many(texts, where)
         for i, row in enumerate(group):

@@ -31,7 +31,10 @@ def main(argv: list[str] | None = None) -> int:
         "(default: stdout)",
     )
     parser.add_argument(
-        "--target", default="cpu", choices=TARGETS, help="what to compile for (default: cpu)"
+        "--target",
+        default="cpu",
+        choices=[name for name, target in TARGETS.items() if target.ladder],
+        help="what to compile for (default: cpu)",
     )
     parser.add_argument(
         "--emit",
