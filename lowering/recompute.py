@@ -1,0 +1,344 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""What the later part of a function computes anew instead of having it kept: the choice as numbers,
+what memory it needs, and the rewrite.
+
+A function is cut in two at a `turn`: what stands before it is early (the forward of a training
+step), the rest late. A choice says which early values are kept for the late ops; what they need
+besides is computed anew, right before the first late op that reads it. The model works on integers,
+so that hundreds of choices can be tried for a function of thousands of ops.
+"""
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+from ..dialect.base import Op
+from ..dialect.control import OptimizationBarrierOp, optimization_barrier
+from ..dialect.base import wrap
+from ..dialect.builder import Builder
+from ..dialect.creation import ConstantOp
+from ..dialect.mlir import func, ir
+from ..dialect.types import bool_, TensorSpec
+from .costs import ON_DEMAND, VIEWS, cost, nbytes
+from .linalg.registry import BODIES
+from .passes import single_block
+
+WORK, ELEMENTWISE, FREE, VIEW, CONSTANT = range(5)
+"""Kinds of ops: done on its own; computed in the loop of its users where they share one; computed
+in every loop that reads it; another view of its operand's storage; there from the start."""
+NOBODY, STORED, SEVERAL = -1, -2, -3
+"""Who reads a value: nobody so far; something that needs it in memory; several elementwise loops.
+Otherwise the one loop that does, by its position."""
+
+Step = tuple[int, tuple[int, ...], tuple[int, ...], bool]
+"""An op's position in the function, the values that it reads and makes, and whether it is a copy."""
+SUFFIX = ".remat"
+REMATERIALIZED = "gradopt.rematerialized"
+"""Attribute of ops that compute a value anew."""
+
+
+class Model:
+    """A function as numbers. Values are numbered: arguments first, then results in order."""
+
+    def __init__(self, function: func.FuncOp) -> None:
+        block = single_block(function)
+        *ops, terminator = block.operations
+        ops = _updates_early(ops, terminator)
+        self.ops: list[Any] = ops
+        number = {a: i for i, a in enumerate(block.arguments)}
+        self.arguments = len(number)
+        self.ins: list[tuple[int, ...]] = []
+        self.outs: list[tuple[int, ...]] = []
+        self.kind: list[int] = []
+        self.producer: list[int] = [-1] * self.arguments
+        for i, op in enumerate(ops):
+            self.ins.append(tuple(number[o] for o in op.operation.operands))
+            first = len(number)
+            for result in op.operation.results:
+                number[result] = len(number)
+                self.producer.append(i)
+            self.outs.append(tuple(range(first, len(number))))
+            self.kind.append(_kind(op))
+        self.values = list(number)
+        self.bytes = [nbytes(v.type) for v in self.values]
+        self.is_truth = [_is_truth(v.type) for v in self.values]
+        self.outputs = [number[o] for o in terminator.operation.operands]
+        found = [cost(op) for op in ops]
+        self.seconds = [c.seconds for c in found]
+        self.flops = [c.flops for c in found]
+        self.movable = [_can_move(op) for op in ops]
+        self.users: list[list[int]] = [[] for _ in self.values]
+        for i, ins in enumerate(self.ins):
+            for v in ins:
+                self.users[v].append(i)
+
+    def __len__(self) -> int:
+        return len(self.ops)
+
+    def unchanged(self) -> list[Step]:
+        """The function as it is."""
+        return [(i, self.ins[i], self.outs[i], False) for i in range(len(self.ops))]
+
+    def schedule(self, turn: int, keep: Sequence[bool]) -> tuple[list[Step], list[int]]:
+        """The function where late ops read copies of the early values that they need and `keep`
+        does not have, and the value that each value beyond the function's own is a copy of.
+
+        An early value is kept in any case if its op must not run twice.
+        """
+        order = [(i, self.ins[i], self.outs[i], False) for i in range(turn)]
+        copies: list[int] = []
+        stands_for: dict[int, int] = {}  # early value -> itself, or its copy
+        for i in range(turn, len(self.ops)):
+            for v in self.ins[i]:
+                self._request(v, turn, keep, order, copies, stands_for)
+            ins = tuple(stands_for.get(v, v) for v in self.ins[i])
+            order.append((i, ins, self.outs[i], False))
+        return order, copies
+
+    def _request(
+        self,
+        value: int,
+        turn: int,
+        keep: Sequence[bool],
+        order: list[Step],
+        copies: list[int],
+        stands_for: dict[int, int],
+    ) -> None:
+        """Append what makes an early value available; depth first, without recursion."""
+        pending = [value]
+        while pending:
+            v = pending[-1]
+            op = self.producer[v]
+            if v in stands_for or op < 0 or op >= turn:
+                pending.pop()
+            elif self.is_kept(v, keep):
+                stands_for[v] = v
+                pending.pop()
+            elif missing := [
+                u
+                for u in self.ins[op]
+                if 0 <= self.producer[u] < turn and u not in stands_for
+            ]:
+                pending += reversed(missing)
+            else:
+                pending.pop()
+                ins = tuple(stands_for.get(u, u) for u in self.ins[op])
+                if self.kind[op] in (FREE, VIEW) and ins == self.ins[op]:
+                    stands_for.update(zip(self.outs[op], self.outs[op], strict=True))
+                    continue
+                first = len(self.values) + len(copies)
+                copies += self.outs[op]
+                outs = tuple(range(first, first + len(self.outs[op])))
+                stands_for.update(
+                    (o, o if self.is_kept(o, keep) else c)
+                    for o, c in zip(self.outs[op], outs, strict=True)
+                )
+                order.append((op, ins, outs, True))
+
+    def is_kept(self, value: int, keep: Sequence[bool]) -> bool:
+        op = self.producer[value]
+        if self.kind[op] in (FREE, VIEW) and self.movable[op]:
+            return False  # as cheap as what it is made of
+        return bool(keep[value]) or not self.movable[op] or self.kind[op] == CONSTANT
+
+    # --- memory -----------------------------------------------------------------------------------
+
+    def peak(self, order: Sequence[Step], copies: Sequence[int] = ()) -> int:
+        """The largest sum of bytes of temporary values alive at a step."""
+        return max(self.profile(order, copies), default=0)
+
+    def profile(self, order: Sequence[Step], copies: Sequence[int] = ()) -> list[int]:
+        """The bytes of temporary values alive while each step runs. Arguments, results and
+        constants do not count; an elementwise op may write over an operand of its size that dies
+        at it.
+        """
+        made, freed = self._made_and_freed(order, copies)
+        live, found = 0, []
+        for i, new in enumerate(made):
+            found.append(live if new and self._in_place(order[i][0], new, freed[i]) else live + new)
+            live += new - sum(freed[i])
+        return found
+
+    def live(self, order: Sequence[Step], copies: Sequence[int] = ()) -> list[int]:
+        """The bytes of temporary values alive behind each step."""
+        made, freed = self._made_and_freed(order, copies)
+        return list(itertools.accumulate(m - sum(f) for m, f in zip(made, freed, strict=True)))
+
+    def _in_place(self, op: int, new: int, freed: list[int]) -> bool:
+        return self.kind[op] == ELEMENTWISE and new in freed
+
+    def _made_and_freed(
+        self, order: Sequence[Step], copies: Sequence[int]
+    ) -> tuple[list[int], list[list[int]]]:
+        """The bytes that each step makes, and those of each value that is not read behind it."""
+        reader, last, inside = self._readers(order, copies)
+        sizes = self.bytes + [self.bytes[v] for v in copies] if copies else self.bytes
+        made: list[int] = [0] * len(order)
+        freed: list[list[int]] = [[] for _ in order]
+        for i, (op, _, outs, _) in enumerate(order):
+            kind = self.kind[op]
+            if inside[i] or kind in (VIEW, CONSTANT):
+                continue
+            for v in outs:
+                if last[v] < len(order) and (kind != FREE or reader[v] == STORED):
+                    made[i] += sizes[v]
+                    freed[max(last[v], i)].append(sizes[v])
+        return made, freed
+
+    def _readers(
+        self, order: Sequence[Step], copies: Sequence[int]
+    ) -> tuple[list[int], list[int], list[bool]]:
+        """Who reads each value, the last step at which it is read (beyond the end: it is a result),
+        and which steps are computed in the loops of their users, or not at all.
+        """
+        end = len(order)
+        reader = [NOBODY] * (len(self.values) + len(copies))
+        last = [-1] * len(reader)
+        inside = [False] * end
+        for v in self.outputs:
+            reader[v], last[v] = STORED, end
+        for i in range(end - 1, -1, -1):
+            op, ins, outs, _ = order[i]
+            kind = self.kind[op]
+            if kind == CONSTANT:
+                continue
+            if len(outs) == 1:
+                v = outs[0]
+                by, when = reader[v], last[v]
+                if by == NOBODY and self.movable[op]:
+                    inside[i] = True
+                    continue
+                if kind == VIEW:
+                    for u in ins:
+                        reader[u], last[u] = STORED, max(last[u], when)
+                    continue
+                if kind == FREE and by != STORED:
+                    for u in ins:
+                        reader[u], last[u] = STORED, max(last[u], when)
+                    continue
+                truth = self.is_truth[v] if v < len(self.values) else self.is_truth[copies[v - len(self.values)]]
+                if kind == ELEMENTWISE and (by >= 0 or (by == SEVERAL and truth)):
+                    inside[i] = True
+                    for u in ins:
+                        reader[u] = by if reader[u] in (NOBODY, by) else SEVERAL if reader[u] != STORED else STORED
+                        last[u] = max(last[u], when)
+                    continue
+            elif self.movable[op] and all(reader[v] == NOBODY for v in outs):
+                inside[i] = True
+                continue
+            if kind == ELEMENTWISE:
+                for u in ins:
+                    reader[u] = i if reader[u] in (NOBODY, i) else SEVERAL if reader[u] != STORED else STORED
+                    last[u] = max(last[u], i)
+            else:
+                for u in ins:
+                    reader[u], last[u] = STORED, max(last[u], i)
+        return reader, last, inside
+
+    def _is_on_demand(self, value: int) -> bool:
+        return value >= self.arguments and self.kind[self.producer[value]] in (FREE, CONSTANT)
+
+    # --- the rewrite ------------------------------------------------------------------------------
+
+    def rewrite(self, order: Sequence[Step], copies: Sequence[int]) -> list[ir.Operation]:
+        """Put the copies of `order` into the function; returns them. Early ops that nothing reads
+        any more stay, for whoever cleans up.
+        """
+        made = list(self.values) + [None] * len(copies)
+        found = []
+        terminator = list(self.ops[0].operation.block.operations)[-1]
+        for op in self.ops:
+            op.operation.move_before(terminator.operation)
+        k = 0
+        while k < len(order):
+            op, ins, outs, is_copy = order[k]
+            if not is_copy:
+                operation = self.ops[op].operation
+                for j, v in enumerate(ins):
+                    if v != self.ins[op][j]:
+                        operation.operands[j] = made[v]
+                k += 1
+                continue
+            end = k
+            while order[end][3]:
+                end += 1
+            before = self.ops[order[end][0]]
+            found += self._copy(order[k:end], made, before)
+            k = end
+        return found
+
+    def _copy(self, steps: Sequence[Step], made: list[Any], before: Any) -> list[ir.Operation]:
+        """Copies of consecutive ops in front of an op; what they read of the early part stands
+        behind a barrier, so that no compiler merges them with what they are copies of.
+        """
+        behind: dict[int, ir.Value] = {}
+        found = []
+        for op, ins, outs, _ in steps:
+            original = self.ops[op].operation
+            shared = [v for v in ins if v < len(self.values)]
+            apart = [v for v in shared if not self._is_on_demand(v)]
+            if not apart and len(shared) == len(ins):  # it would be the same as the original
+                apart = [min(shared, key=lambda v: self.bytes[v])]
+            for v in apart:
+                if v not in behind:
+                    with Builder(ir.InsertionPoint(before), original.location):
+                        behind[v] = ir.Value(optimization_barrier(wrap(made[v])))
+            with ir.InsertionPoint(before):
+                copy = original.clone()
+            for j, v in enumerate(ins):
+                copy.operands[j] = behind[v] if v in apart else made[v]
+            copy.attributes[REMATERIALIZED] = ir.UnitAttr.get()
+            for v, result in zip(outs, copy.results, strict=True):
+                made[v] = result
+            found.append(copy)
+        return found
+
+
+def _updates_early(ops: list[Any], terminator: Any) -> list[Any]:
+    """The ops, with those that only lead to results (the update of a parameter from its gradient)
+    as soon as what they read is there, so that this dies early.
+    """
+    ops = sorted(ops, key=lambda op: not isinstance(op, ConstantOp))
+    position = {op.operation: i for i, op in enumerate(ops)}
+    end = len(ops)
+    position[terminator.operation] = end
+    leads = [False] * end + [True]
+    for i in range(end - 1, -1, -1):
+        if type(ops[i]) in BODIES:
+            users = [use.owner for r in ops[i].operation.results for use in r.uses]
+            leads[i] = bool(users) and all(leads[position[u.operation]] for u in users)
+    after: dict[int, list[int]] = {}
+    place = list(range(end))  # the op that each op now comes behind, itself where it stays
+    for i, op in enumerate(ops):
+        if leads[i]:
+            producers = [
+                o.owner.operation for o in op.operation.operands if not isinstance(o.owner, ir.Block)
+            ]
+            place[i] = max((place[position[p]] for p in producers), default=i)
+            if place[i] != i:
+                after.setdefault(place[i], []).append(i)
+    moved = set(itertools.chain.from_iterable(after.values()))
+    found = []
+    for i in range(end):
+        if i not in moved:
+            found += [ops[i], *(ops[j] for j in after.get(i, ()))]
+    return found
+
+
+def _kind(op: Any) -> int:
+    if isinstance(op, ConstantOp):
+        return CONSTANT
+    if isinstance(op, ON_DEMAND):
+        return FREE
+    if isinstance(op, VIEWS):
+        return VIEW
+    return ELEMENTWISE if type(op) in BODIES else WORK
+
+
+def _is_truth(kind: ir.Type) -> bool:
+    return isinstance(kind, ir.RankedTensorType) and TensorSpec.from_mlir(kind).dtype == bool_
+
+
+def _can_move(op: Any) -> bool:
+    """True for ops that may run twice: those of the dialect, which have no effects, but barriers."""
+    return isinstance(op, Op) and not isinstance(op, OptimizationBarrierOp)
