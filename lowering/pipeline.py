@@ -16,7 +16,7 @@ from ..dialect.base import Op
 from ..dialect.control import symbols
 from ..dialect.mlir import diagnostics, ir, location, passmanager
 from ..errors import Diagnostic, PassError, PipelineError
-from . import bufferize, decompose, differentiate, inline, simplify, to_linalg
+from . import bufferize, decompose, differentiate, inline, plan_memory, simplify, to_linalg
 from .passes import PASSES
 from .target import Target, check_dtypes
 
@@ -248,6 +248,7 @@ __all__ = [
     "differentiate",
     "inline",
     "parse",
+    "plan_memory",
     "run",
     "simplify",
     "to_linalg",
