@@ -16,7 +16,16 @@ from ..dialect.base import Op
 from ..dialect.control import symbols
 from ..dialect.mlir import diagnostics, ir, location, passmanager
 from ..errors import Diagnostic, PassError, PipelineError
-from . import bufferize, decompose, differentiate, inline, plan_memory, simplify, to_linalg
+from . import (
+    bufferize,
+    decompose,
+    differentiate,
+    inline,
+    plan_memory,
+    rematerialize,
+    simplify,
+    to_linalg,
+)
 from .passes import PASSES
 from .target import Target, check_dtypes
 
@@ -24,16 +33,22 @@ STAGES = {
     "graph": "",
     "differentiated": "gradopt-differentiate,gradopt-inline,symbol-dce",
     "simplified": "gradopt-decompose{keep-lowered=true},gradopt-simplify",
+    "rematerialized": "",
     "linalg": "convert-gradopt-to-linalg,gradopt-bufferize",
 }
 """What happens to a graph before IREE gets it: each stage's name and the passes that lead to it
-from the one before.
+from the one before; `stages` has those that depend on options.
 """
 
 PIPELINES = {"gradopt-lower": ",".join(filter(None, STAGES.values()))}
 """Names that stand for several passes."""
 
 MODULE = "builtin.module"
+
+
+def stages(remat: str = "") -> dict[str, str]:
+    """STAGES with what options add: `remat` are those of gradopt-rematerialize."""
+    return STAGES | {"rematerialized": f"gradopt-rematerialize{{{remat}}}" if remat else ""}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -211,15 +226,17 @@ def run(
                 after(step, time.perf_counter() - start)
 
 
-def lower(module: ir.Module, target: Target) -> tuple[ir.Module, dict[str, list[str]]]:
+def lower(
+    module: ir.Module, target: Target, remat: str = ""
+) -> tuple[ir.Module, dict[str, list[str]]]:
     """A copy of a module as IREE gets it for a target, and the names of the ops that stood at each
     `file:line` before they were lowered. Raises PassError for element types that the target does
-    not compute in.
+    not compute in. `remat`: see `stages`.
     """
     names: dict[str, list[str]] = {}
     with module.context:
         copy = ir.Module.parse(module.operation.get_asm(enable_debug_info=True))
-        for stage, passes in STAGES.items():
+        for stage, passes in stages(remat).items():
             if stage == "linalg":
                 check_dtypes(copy, target)
                 names = _ops_by_line(copy)
@@ -249,6 +266,7 @@ __all__ = [
     "inline",
     "parse",
     "plan_memory",
+    "rematerialize",
     "run",
     "simplify",
     "to_linalg",

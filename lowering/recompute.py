@@ -9,16 +9,15 @@ so that hundreds of choices can be tried for a function of thousands of ops.
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from ..dialect.base import Op
-from ..dialect.control import OptimizationBarrierOp, optimization_barrier
-from ..dialect.base import wrap
+from ..dialect.base import Op, wrap
 from ..dialect.builder import Builder
+from ..dialect.control import OptimizationBarrierOp, optimization_barrier
 from ..dialect.creation import ConstantOp
 from ..dialect.mlir import func, ir
-from ..dialect.types import bool_, TensorSpec
+from ..dialect.types import TensorSpec, bool_
 from .costs import ON_DEMAND, VIEWS, cost, nbytes
 from .linalg.registry import BODIES
 from .passes import single_block
@@ -31,7 +30,8 @@ NOBODY, STORED, SEVERAL = -1, -2, -3
 Otherwise the one loop that does, by its position."""
 
 Step = tuple[int, tuple[int, ...], tuple[int, ...], bool]
-"""An op's position in the function, the values that it reads and makes, and whether it is a copy."""
+"""An op's position in the function, the values that it reads and makes, whether it is a copy."""
+ALIGNMENT = 64
 SUFFIX = ".remat"
 REMATERIALIZED = "gradopt.rematerialized"
 """Attribute of ops that compute a value anew."""
@@ -60,7 +60,7 @@ class Model:
             self.outs.append(tuple(range(first, len(number))))
             self.kind.append(_kind(op))
         self.values = list(number)
-        self.bytes = [nbytes(v.type) for v in self.values]
+        self.bytes = [-(-nbytes(v.type) // ALIGNMENT) * ALIGNMENT for v in self.values]
         self.is_truth = [_is_truth(v.type) for v in self.values]
         self.outputs = [number[o] for o in terminator.operation.operands]
         found = [cost(op) for op in ops]
@@ -115,9 +115,7 @@ class Model:
                 stands_for[v] = v
                 pending.pop()
             elif missing := [
-                u
-                for u in self.ins[op]
-                if 0 <= self.producer[u] < turn and u not in stands_for
+                u for u in self.ins[op] if 0 <= self.producer[u] < turn and u not in stands_for
             ]:
                 pending += reversed(missing)
             else:
@@ -150,13 +148,13 @@ class Model:
     def profile(self, order: Sequence[Step], copies: Sequence[int] = ()) -> list[int]:
         """The bytes of temporary values alive while each step runs. Arguments, results and
         constants do not count; an elementwise op may write over an operand of its size that dies
-        at it.
+        at it, which then lies where its result does.
         """
         made, freed = self._made_and_freed(order, copies)
         live, found = 0, []
-        for i, new in enumerate(made):
-            found.append(live if new and self._in_place(order[i][0], new, freed[i]) else live + new)
-            live += new - sum(freed[i])
+        for new, old, over in zip(made, freed, self._over(order, made, freed), strict=True):
+            found.append(live + new - over)
+            live += new - sum(old)
         return found
 
     def live(self, order: Sequence[Step], copies: Sequence[int] = ()) -> list[int]:
@@ -164,8 +162,12 @@ class Model:
         made, freed = self._made_and_freed(order, copies)
         return list(itertools.accumulate(m - sum(f) for m, f in zip(made, freed, strict=True)))
 
-    def _in_place(self, op: int, new: int, freed: list[int]) -> bool:
-        return self.kind[op] == ELEMENTWISE and new in freed
+    def _over(
+        self, order: Sequence[Step], made: list[int], freed: list[list[int]]
+    ) -> Iterator[int]:
+        """The bytes that each step writes over operands of its own."""
+        for (op, *_), new, old in zip(order, made, freed, strict=True):
+            yield new if self.kind[op] == ELEMENTWISE and new in old else 0
 
     def _made_and_freed(
         self, order: Sequence[Step], copies: Sequence[int]
@@ -173,17 +175,34 @@ class Model:
         """The bytes that each step makes, and those of each value that is not read behind it."""
         reader, last, inside = self._readers(order, copies)
         sizes = self.bytes + [self.bytes[v] for v in copies] if copies else self.bytes
-        made: list[int] = [0] * len(order)
-        freed: list[list[int]] = [[] for _ in order]
+        end = len(order)
+        place: dict[int, int] = {}
+        dying: list[list[int]] = [[] for _ in order]
+        outside = []  # elementwise steps that write results of the function
         for i, (op, _, outs, _) in enumerate(order):
             kind = self.kind[op]
             if inside[i] or kind in (VIEW, CONSTANT):
                 continue
             for v in outs:
-                if last[v] < len(order) and (kind != FREE or reader[v] == STORED):
-                    made[i] += sizes[v]
-                    freed[max(last[v], i)].append(sizes[v])
-        return made, freed
+                if last[v] >= end:
+                    if kind == ELEMENTWISE:
+                        outside.append((i, v))
+                elif kind != FREE or reader[v] == STORED:
+                    place[v] = i
+                    dying[max(last[v], i)].append(v)
+        while outside:  # what is written over lies where the result does: with the caller
+            i, result = outside.pop()
+            for v in dying[i]:
+                if sizes[v] == sizes[result] and place[v] < i:
+                    dying[i].remove(v)
+                    if self.kind[order[place[v]][0]] == ELEMENTWISE:
+                        outside.append((place[v], v))
+                    del place[v]
+                    break
+        made = [0] * end
+        for v, i in place.items():
+            made[i] += sizes[v]
+        return made, [[sizes[v] for v in values] for values in dying]
 
     def _readers(
         self, order: Sequence[Step], copies: Sequence[int]
@@ -216,11 +235,21 @@ class Model:
                     for u in ins:
                         reader[u], last[u] = STORED, max(last[u], when)
                     continue
-                truth = self.is_truth[v] if v < len(self.values) else self.is_truth[copies[v - len(self.values)]]
+                truth = (
+                    self.is_truth[v]
+                    if v < len(self.values)
+                    else self.is_truth[copies[v - len(self.values)]]
+                )
                 if kind == ELEMENTWISE and (by >= 0 or (by == SEVERAL and truth)):
                     inside[i] = True
                     for u in ins:
-                        reader[u] = by if reader[u] in (NOBODY, by) else SEVERAL if reader[u] != STORED else STORED
+                        reader[u] = (
+                            by
+                            if reader[u] in (NOBODY, by)
+                            else SEVERAL
+                            if reader[u] != STORED
+                            else STORED
+                        )
                         last[u] = max(last[u], when)
                     continue
             elif self.movable[op] and all(reader[v] == NOBODY for v in outs):
@@ -228,7 +257,13 @@ class Model:
                 continue
             if kind == ELEMENTWISE:
                 for u in ins:
-                    reader[u] = i if reader[u] in (NOBODY, i) else SEVERAL if reader[u] != STORED else STORED
+                    reader[u] = (
+                        i
+                        if reader[u] in (NOBODY, i)
+                        else SEVERAL
+                        if reader[u] != STORED
+                        else STORED
+                    )
                     last[u] = max(last[u], i)
             else:
                 for u in ins:
@@ -240,58 +275,82 @@ class Model:
 
     # --- the rewrite ------------------------------------------------------------------------------
 
-    def rewrite(self, order: Sequence[Step], copies: Sequence[int]) -> list[ir.Operation]:
-        """Put the copies of `order` into the function; returns them. Early ops that nothing reads
-        any more stay, for whoever cleans up.
-        """
-        made = list(self.values) + [None] * len(copies)
-        found = []
-        terminator = list(self.ops[0].operation.block.operations)[-1]
-        for op in self.ops:
-            op.operation.move_before(terminator.operation)
-        k = 0
-        while k < len(order):
-            op, ins, outs, is_copy = order[k]
-            if not is_copy:
-                operation = self.ops[op].operation
-                for j, v in enumerate(ins):
-                    if v != self.ins[op][j]:
-                        operation.operands[j] = made[v]
-                k += 1
-                continue
-            end = k
-            while order[end][3]:
-                end += 1
-            before = self.ops[order[end][0]]
-            found += self._copy(order[k:end], made, before)
-            k = end
-        return found
+    def rewrite(
+        self, order: Sequence[Step], copies: Sequence[int], fences: Iterable[int] = ()
+    ) -> list[ir.Operation]:
+        """Give the function the steps of `order`, copies included; returns those. Ops that nothing
+        reads any more are erased.
 
-    def _copy(self, steps: Sequence[Step], made: list[Any], before: Any) -> list[ir.Operation]:
-        """Copies of consecutive ops in front of an op; what they read of the early part stands
-        behind a barrier, so that no compiler merges them with what they are copies of.
+        The values in `fences` go through a barrier to whoever reads them. IREE then runs what makes
+        them apart from what follows, and frees what it kept of a stretch when that has been read;
+        without any, all that the early part keeps is one piece of memory to the end.
         """
+        made: list[Any] = [*self.values, *[None] * len(copies)]
+        terminator = list(self.ops[0].operation.block.operations)[-1]
+        found: list[ir.Operation] = []
         behind: dict[int, ir.Value] = {}
-        found = []
-        for op, ins, outs, _ in steps:
-            original = self.ops[op].operation
-            shared = [v for v in ins if v < len(self.values)]
-            apart = [v for v in shared if not self._is_on_demand(v)]
-            if not apart and len(shared) == len(ins):  # it would be the same as the original
-                apart = [min(shared, key=lambda v: self.bytes[v])]
-            for v in apart:
-                if v not in behind:
-                    with Builder(ir.InsertionPoint(before), original.location):
-                        behind[v] = ir.Value(optimization_barrier(wrap(made[v])))
-            with ir.InsertionPoint(before):
-                copy = original.clone()
+        for op, ins, outs, is_copy in order:
+            operation = self.ops[op].operation
+            if is_copy:
+                found.append(self._copy(operation, ins, made, behind, terminator))
+                made[outs[0] : outs[-1] + 1] = found[-1].results
+                continue
+            behind = {}  # a later run of copies has barriers of its own
             for j, v in enumerate(ins):
-                copy.operands[j] = behind[v] if v in apart else made[v]
-            copy.attributes[REMATERIALIZED] = ir.UnitAttr.get()
-            for v, result in zip(outs, copy.results, strict=True):
-                made[v] = result
-            found.append(copy)
-        return found
+                if v != self.ins[op][j]:
+                    operation.operands[j] = made[v]
+            operation.move_before(terminator.operation)
+        for v in fences:
+            self._fence(v)
+        for op in reversed(self.ops):
+            if isinstance(op, Op) and not any(list(r.uses) for r in op.operation.results):
+                op.operation.erase()
+        return [op for op in found if any(list(r.uses) for r in op.results)]
+
+    def _fence(self, value: int) -> None:
+        original = self.values[value]
+        users = [(use.owner.operation, use.operand_number) for use in original.uses]
+        made_by = original.owner.operation
+        ops = list(made_by.block.operations)
+        behind = next(i for i, op in enumerate(ops) if op.operation == made_by) + 1
+        with Builder(ir.InsertionPoint(ops[behind]), made_by.location):
+            barred = ir.Value(optimization_barrier(wrap(original)))
+        for user, position in users:
+            user.operands[position] = barred
+
+    def _copy(
+        self,
+        original: ir.Operation,
+        ins: Sequence[int],
+        made: list[Any],
+        behind: dict[int, ir.Value],
+        before: Any,
+    ) -> ir.Operation:
+        """A copy of an op in front of another. What it reads of the function itself stands behind a
+        barrier, so that no compiler merges it with what it is a copy of.
+        """
+        shared = [v for v in ins if v < len(self.values)]
+        apart = [v for v in shared if not self._is_on_demand(v)]
+        if not apart and len(shared) == len(ins):  # it would be the same as the original
+            apart = [min(shared, key=lambda v: self.bytes[v])]
+        for v in apart:
+            if v not in behind:
+                with Builder(ir.InsertionPoint(before), original.location):
+                    behind[v] = ir.Value(optimization_barrier(wrap(made[v])))
+        with ir.InsertionPoint(before):
+            copy = original.clone()
+        for j, v in enumerate(ins):
+            copy.operands[j] = behind[v] if v in apart else made[v]
+        copy.attributes[REMATERIALIZED] = ir.UnitAttr.get()
+        copy.location = renamed(copy.location)
+        return copy
+
+
+def renamed(location: ir.Location) -> ir.Location:
+    """The location with `.remat` behind its name."""
+    if not isinstance(location, ir.NameLoc):
+        return location
+    return ir.Location.name(f"{location.name_str}{SUFFIX}", location.child_loc)
 
 
 def _updates_early(ops: list[Any], terminator: Any) -> list[Any]:
@@ -312,7 +371,9 @@ def _updates_early(ops: list[Any], terminator: Any) -> list[Any]:
     for i, op in enumerate(ops):
         if leads[i]:
             producers = [
-                o.owner.operation for o in op.operation.operands if not isinstance(o.owner, ir.Block)
+                o.owner.operation
+                for o in op.operation.operands
+                if not isinstance(o.owner, ir.Block)
             ]
             place[i] = max((place[position[p]] for p in producers), default=i)
             if place[i] != i:
@@ -340,5 +401,7 @@ def _is_truth(kind: ir.Type) -> bool:
 
 
 def _can_move(op: Any) -> bool:
-    """True for ops that may run twice: those of the dialect, which have no effects, but barriers."""
+    """True for ops that may run twice: those of the dialect, none of which has effects, but for
+    barriers.
+    """
     return isinstance(op, Op) and not isinstance(op, OptimizationBarrierOp)

@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""gradopt-rematerialize: what the backward computes anew instead of having it kept since the
-forward, by a policy or so that the memory fits a budget.
+"""gradopt-rematerialize: what the late part of a function (the backward of a training step)
+computes anew instead of having it kept, by a policy or so that the memory fits a budget.
+
+Results stay the same bit for bit. A copy has the name of what it is a copy of with `.remat` behind
+it, and reads it from behind barriers, so that neither gradopt nor IREE merges the two. A plan that
+would not lower the planned peak is not used.
 """
 
 import dataclasses
 import itertools
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -15,8 +20,279 @@ from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
 from ..dialect.control import is_public, symbols
 from ..dialect.mlir import func, ir
+from . import costs
+from .liveness import analyse
 from .passes import failure, gradopt_pass
 from .recompute import CONSTANT, FREE, VIEW, Model, Step
+
+REPORT = "gradopt.rematerialization"
+"""Attribute of functions that the pass looked at: what it did."""
+UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9}
+UNITS |= {"kib": 2**10, "mib": 2**20, "gib": 2**30}
+ATTEMPTS = 5
+"""How often a choice is made for a budget, should the plan need more than the model says."""
+FENCES = 16
+"""Stretches whose kept values IREE frees on their own."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What became of a function: planned peaks in bytes, how many ops are done anew, how many
+    operations on elements these are to those of the whole function, in percent, and a note where
+    nothing was done.
+    """
+
+    peak_before: int
+    peak_after: int
+    recomputed: int = 0
+    extra_percent: float = 0.0
+    note: str = ""
+
+    def attribute(self) -> ir.DictAttr:
+        i64 = ir.IntegerType.get_signless(64)
+        found: dict[str, ir.Attribute] = {
+            "peak_before": ir.IntegerAttr.get(i64, self.peak_before),
+            "peak_after": ir.IntegerAttr.get(i64, self.peak_after),
+            "recomputed": ir.IntegerAttr.get(i64, self.recomputed),
+            "extra_percent": ir.FloatAttr.get(ir.F64Type.get(), self.extra_percent),
+        }
+        if self.note:
+            found["note"] = ir.StringAttr.get(self.note)
+        return ir.DictAttr.get(found)
+
+
+def report_of(function: func.FuncOp) -> Report | None:
+    """What the pass wrote on a function; None where it has not run."""
+    if REPORT not in function.attributes:
+        return None
+    about = function.attributes[REPORT]
+    return Report(**{named.name: named.attr.value for named in about})
+
+
+@gradopt_pass("gradopt-rematerialize")
+def rematerialize(module: ir.Module, *, policy: str = "", budget: str = "") -> None:
+    """Compute values anew where they are read late instead of keeping them, by a policy (cheap,
+    all; default cheap) or so that the planned peak fits a budget (a fraction of the peak, or bytes
+    such as 12MiB).
+    """
+    for function in symbols(module).values():
+        if function.is_external or not is_public(function):
+            continue
+        if policy and budget:
+            raise failure([(function.location, "expected a policy or a budget, got both")])
+        if policy and policy not in POLICIES:
+            expected = f"expected a policy out of {', '.join(POLICIES)}, got '{policy}'"
+            raise failure([(function.location, expected)])
+        with module.context, function.location:
+            if budget:
+                report, function = fit(function, budget)
+            else:
+                report, function = mirror(function, policy or "cheap")
+            function.attributes[REPORT] = report.attribute()
+
+
+def mirror(function: func.FuncOp, policy: str) -> tuple[Report, func.FuncOp]:
+    """Compute anew what a policy says, if that lowers the planned peak."""
+    before, model = analyse(function).peak(), Model(function)
+    found = [mirrored(model, turn, POLICIES[policy]) for turn in turns(model)]
+    if not found:
+        return Report(before, before, note="there is nothing to compute"), function
+    choice = min(found, key=lambda c: (c.peak, c.seconds))
+    return rewritten(function, model, before, choice)
+
+
+def fit(function: func.FuncOp, budget: str) -> tuple[Report, func.FuncOp]:
+    """Compute anew so much that the planned peak fits a budget; PassError where that is not
+    possible.
+    """
+    before = analyse(function).peak()
+    limit = goal = parse_budget(budget, before, function)
+    if before <= limit:
+        note = "the budget is met without recomputing"
+        return Report(before, before, note=note), function
+    smallest = before
+    for _ in range(ATTEMPTS):
+        model = Model(function)
+        choice = least_work(model, goal)
+        if choice is None or choice.peak > goal:
+            smallest = min(smallest, choice.peak if choice else before)
+            break
+        report, function = rewritten(function, model, min(before, limit + 1), choice)
+        if report.recomputed:
+            return dataclasses.replace(report, peak_before=before), function
+        goal -= max(choice.peak // 50, 1)  # the plan needs more than the model says
+    expected = (
+        f"expected a budget that @{function.name.value} can be computed in, got {limit:,} bytes"
+    )
+    found = (
+        f"the smallest planned peak found is {smallest:,} bytes, of {before:,} without recomputing"
+    )
+    raise failure([(function.location, f"{expected}; {found}")])
+
+
+def rewritten(
+    function: func.FuncOp, model: Model, below: int, choice: "Choice"
+) -> tuple[Report, func.FuncOp]:
+    """The function after a choice, or as it was if its planned peak would not be below `below`."""
+    backup = function.operation.clone(ir.InsertionPoint(function))
+    total = sum(model.flops)
+    copies = model.rewrite(choice.order, choice.copies, choice.fences)
+    extra = sum(costs.cost(op.opview).flops for op in copies)
+    after = analyse(function).peak()
+    if after >= below or not copies:
+        function.operation.erase()
+        note = f"recomputing would give a peak of {after:,} bytes; it is not done"
+        return Report(below, below, note=note), backup.opview
+    backup.erase()
+    percent = round(100 * extra / max(total, 1), 2)
+    return Report(below, after, len(copies), percent), function
+
+
+def parse_budget(text: str, peak: int, function: func.FuncOp) -> int:
+    """Bytes of a budget: `0.5` of the peak, `12582912`, `12MiB`, `12MB`."""
+    match = re.fullmatch(r"([0-9]*\.?[0-9]+)\s*([A-Za-z]*)", text.strip())
+    unit = UNITS.get(match[2].lower()) if match else None
+    if match is None or unit is None:
+        expected = "expected a budget such as 0.5 (of the peak), 12582912 or 12MiB"
+        raise failure([(function.location, f"{expected}, got '{text}'")])
+    number = float(match[1])
+    is_fraction = not match[2] and "." in match[1] and number <= 1
+    return int(number * peak) if is_fraction else int(number * unit)
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """What to compute anew: the function's steps with the copies, the values at which stretches of
+    the early part end, the peak, and the seconds of the copies.
+    """
+
+    order: list[Step]
+    copies: list[int]
+    fences: list[int]
+    peak: int
+    seconds: float
+
+
+def chosen(model: Model, turn: int, keep: Sequence[bool], fences: list[int]) -> Choice:
+    """The choice of what is kept at a turn."""
+    order, copies = model.schedule(turn, keep)
+    seconds = sum(model.seconds[op] for op, _, _, is_copy in order if is_copy)
+    return Choice(order, copies, fences, model.peak(order, copies), seconds)
+
+
+# --- by policy ------------------------------------------------------------------------------------
+
+
+def is_cheap(op: Any) -> bool:
+    """True but for products, convolutions, and random numbers."""
+    return not isinstance(op, costs.PRODUCTS) and not costs.is_random(op)
+
+
+POLICIES: dict[str, Callable[[Any], bool]] = {"cheap": is_cheap, "all": lambda op: True}
+"""Which ops may be done anew. Ops of other dialects and barriers never are."""
+
+
+def mirrored(model: Model, turn: int, may_repeat: Callable[[Any], bool]) -> Choice:
+    """All values kept whose op may not be repeated; of the others, those at the frontier too whose
+    recomputation would release no more bytes than it pins, until nothing changes.
+
+    Ops at the frontier that share an input are decided together.
+    """
+    cut = Cut(model, turn)
+    may = [model.movable[i] and may_repeat(op) for i, op in enumerate(model.ops)]
+    keep = np.array([p < 0 or not may[p] for p in model.producer])
+    while True:
+        repeated = _repeated(model, turn, keep.tolist())
+        losing = [g for g in _frontier(model, turn, repeated) if not g.pays]
+        if not losing:
+            return chosen(model, turn, keep.tolist(), Line(model, turn, cut.choices).fences())
+        for group in losing:
+            for op in group.ops:
+                keep[list(model.outs[op])] = True
+
+
+def _repeated(model: Model, turn: int, keep: list[bool]) -> list[int]:
+    """The ops done anew with a choice, in order."""
+    order, _ = model.schedule(turn, keep)
+    return sorted({op for op, _, _, is_copy in order if is_copy})
+
+
+@dataclasses.dataclass
+class Group:
+    """Ops at the frontier of what is done anew that share inputs."""
+
+    ops: list[int]
+    pays: bool
+
+
+def _frontier(model: Model, turn: int, repeated: list[int]) -> list[Group]:
+    """The groups of repeated ops that read values kept for them: do they release more than they
+    pin?
+    """
+    copied = set(repeated)
+    storage = _storage(model)
+
+    def is_kept(v: int) -> bool:
+        return 0 <= model.producer[v] < turn and model.producer[v] not in copied
+
+    late = {storage[v] for i in range(turn, len(model)) for v in model.ins[i]}
+    readers: dict[int, list[int]] = {}
+    for op in repeated:
+        for v in model.ins[op]:
+            if is_kept(storage[v]) and model.kind[model.producer[storage[v]]] != CONSTANT:
+                readers.setdefault(storage[v], []).append(op)
+    leader = {op: op for ops in readers.values() for op in ops}
+
+    def find(op: int) -> int:
+        while leader[op] != op:
+            leader[op] = op = leader[leader[op]]
+        return op
+
+    for ops in readers.values():
+        for op in ops[1:]:
+            leader[find(op)] = find(ops[0])
+    groups: dict[int, list[int]] = {}
+    for op in sorted(leader):
+        groups.setdefault(find(op), []).append(op)
+    pinned: dict[int, int] = dict.fromkeys(groups, 0)
+    for v, ops in readers.items():
+        if v not in late:  # otherwise it is there anyway
+            pinned[find(ops[0])] += model.bytes[v]
+    found = []
+    for head, ops in groups.items():
+        outs = [v for op in ops if model.kind[op] not in (FREE, VIEW) for v in model.outs[op]]
+        released = sum(
+            model.bytes[v] for v in outs if any(u >= turn or u in copied for u in model.users[v])
+        )
+        found.append(Group(ops, pays=released > pinned[head] or not outs))
+    return found
+
+
+def _storage(model: Model) -> list[int]:
+    """The value that each value is a view, or a repetition, of."""
+    found = list(range(len(model.values)))
+    for op in range(len(model)):
+        if model.kind[op] in (FREE, VIEW) and model.ins[op]:
+            for v in model.outs[op]:
+                found[v] = found[model.ins[op][0]]
+    return found
+
+
+# --- by budget ------------------------------------------------------------------------------------
+
+
+def least_work(model: Model, bytes_: int) -> Choice | None:
+    """The choice found with the least work whose peak fits; that with the smallest peak if none
+    does.
+    """
+    found = []
+    for turn in turns(model):
+        search = Budget(model, turn)
+        keep = search.least_work(bytes_)
+        found.append(chosen(model, turn, keep.tolist(), search.line.fences()))
+    key = lambda c: (0, c.seconds) if c.peak <= bytes_ else (c.peak, c.seconds)  # noqa: E731
+    return min(found, key=key, default=None)
+
 
 LARGEST = 1_000_000_000
 """What the finite capacities of a cut add up to at most; scipy's are 32 bits."""
@@ -30,6 +306,8 @@ def turns(model: Model) -> list[int]:
     counted for as long as it is not read.
     """
     order = model.unchanged()
+    if not order:
+        return []
     live = model.live(order)
     waiting = np.zeros(len(order) + 1)
     for v in range(model.arguments, len(model.values)):
@@ -66,7 +344,7 @@ class Budget:
             self.tried[key] = peak, sum(self.model.seconds[s[0]] for s in order if s[3])
         return self.tried[key]
 
-    def least_work(self, bytes_: int) -> tuple[np.ndarray, int, float]:
+    def least_work(self, bytes_: int) -> np.ndarray:
         """The choice found with the least work among those whose peak is at most `bytes_`; if there
         is none, that with the smallest peak.
         """
@@ -78,7 +356,7 @@ class Budget:
         for other in [*cheaper, self.cut.everything()]:
             best = self._mixed(best, other, bytes_)
         best = self._refine(best, bytes_)
-        return best, *self.measure(best)
+        return best
 
     def _rank(self, keep: np.ndarray, bytes_: int) -> tuple[float, float]:
         peak, seconds = self.measure(keep)
@@ -149,7 +427,9 @@ class Budget:
         for _ in range(3):
             before = self._rank(best, bytes_)
             dropped = [v for v in self.choices if not best[v]]
-            dropped.sort(key=lambda v: (-model.seconds[model.producer[v]] / (model.bytes[v] or 1), v))
+            dropped.sort(
+                key=lambda v: (-model.seconds[model.producer[v]] / (model.bytes[v] or 1), v)
+            )
             for v in self._limited(dropped):
                 other = best.copy()
                 other[v] = True
@@ -191,9 +471,7 @@ class Cut:
             for v in self.values
             if model.movable[p := model.producer[v]] and model.kind[p] not in (FREE, VIEW, CONSTANT)
         ]
-        self.read_late = [
-            v for v in self.values if any(u >= turn for u in model.users[v])
-        ]
+        self.read_late = [v for v in self.values if any(u >= turn for u in model.users[v])]
 
     def everything(self) -> np.ndarray:
         """The choice that keeps all."""
@@ -310,6 +588,10 @@ class Line:
         kept = np.zeros(turn + 2)
         np.add.at(kept, self.made + 1, sizes * is_late)
         self.kept = np.cumsum(kept)[: turn + 1]
+
+    def fences(self) -> list[int]:
+        """Values at which to end stretches of the early part."""
+        return self.checkpoints(min(FENCES, len(self.width) // 8) - 1)
 
     def checkpoints(self, count: int) -> list[int]:
         """The values that cross `count` narrow places, evenly spaced by what is kept between."""

@@ -20,6 +20,7 @@ from ..dialect.tensor import Tensor
 from ..errors import ArgumentError, DonationError, OpError, TraceError
 from ..lowering import pipeline
 from ..lowering.bufferize import mark_donated
+from ..lowering.rematerialize import POLICIES
 from ..lowering.target import Target
 from ..lowering.target import target as find_target
 from . import cache
@@ -38,6 +39,8 @@ def compile(  # noqa: A001 - go.compile
     *,
     target: str = "cpu",
     donate: int | Sequence[int] = (),
+    memory_budget: float | int | str | None = None,
+    remat: str | None = None,
     disk_cache: bool = True,
 ) -> Any:
     """Compile a Python function or a graph for a target; the result is called like the function.
@@ -47,17 +50,49 @@ def compile(  # noqa: A001 - go.compile
     compiled Python function called in a trace becomes part of what is traced.
     `donate` lists positions of arguments that the caller gives up: results of the same types are
     written into their storage, without allocating, and the donated arrays cannot be used again.
+    `memory_budget`, bytes (1_000_000, "12MiB") or a fraction of what the function needs (0.5),
+    makes it compute values anew instead of keeping them, as little as fits; PassError where it
+    cannot.
+    `remat="cheap"` does so for whatever is cheap to compute, "all" for all values.
     With `disk_cache=False` the compiled module is not kept for other processes. Can be used as a
     decorator.
     """
     if fn is not None and not callable(fn) and not isinstance(fn, Graph):
         raise ArgumentError(f"expected a function or a Graph to compile, got {fn!r:.60}")
     if fn is None:
-        return functools.partial(compile, target=target, donate=donate, disk_cache=disk_cache)
+        return functools.partial(
+            compile,
+            target=target,
+            donate=donate,
+            memory_budget=memory_budget,
+            remat=remat,
+            disk_cache=disk_cache,
+        )
     donated = (donate,) if isinstance(donate, int) else tuple(donate)
     if not all(isinstance(position, int) for position in donated):
         raise ArgumentError(f"donate expected positions of arguments, got {donate!r}")
-    return CachedFunction(fn, find_target(target), donated, disk_cache)
+    options = rematerialization(memory_budget, remat)
+    return CachedFunction(fn, find_target(target), donated, disk_cache, options)
+
+
+def rematerialization(memory_budget: Any = None, remat: str | None = None) -> str:
+    """The options of gradopt-rematerialize for those of `compile`; empty where it is not to run."""
+    if memory_budget is None and remat is None:
+        return ""
+    if memory_budget is not None and remat is not None:
+        raise ArgumentError("expected memory_budget or remat, got both")
+    if remat is not None:
+        if remat not in POLICIES:
+            raise ArgumentError(f"remat expected one of {', '.join(POLICIES)}, got {remat!r}")
+        return f"policy={remat}"
+    if isinstance(memory_budget, str):
+        return f"budget={''.join(memory_budget.split())}"
+    if isinstance(memory_budget, float) and 0 <= memory_budget <= 1:
+        return f"budget={memory_budget:.12f}"
+    if isinstance(memory_budget, bool) or not isinstance(memory_budget, int) or memory_budget < 0:
+        expected = "memory_budget expected bytes, or a fraction from 0.0 to 1.0"
+        raise ArgumentError(f"{expected}, got {memory_budget!r}")
+    return f"budget={memory_budget}"
 
 
 class CachedFunction:
@@ -71,6 +106,7 @@ class CachedFunction:
         target: Target,
         donate: tuple[int, ...],
         disk_cache: bool,
+        remat: str = "",
     ) -> None:
         if not isinstance(fn, Graph):
             functools.update_wrapper(self, fn)
@@ -82,6 +118,7 @@ class CachedFunction:
         self.target = target
         self.donate = donate
         self.disk_cache = disk_cache
+        self.remat = remat
         self._bound: dict[Any, Executable] = {}
         self._lock = threading.Lock()
 
@@ -116,8 +153,8 @@ class CachedFunction:
         return trace(self.fn, *specs)
 
     def mlir(self, stage: str, *specs: Any) -> str:
-        """The IR for arguments like `specs` at a stage: graph, differentiated, simplified or
-        linalg.
+        """The IR for arguments like `specs` at a stage: graph, differentiated, simplified,
+        rematerialized or linalg.
         """
         if stage not in pipeline.STAGES:
             raise ArgumentError(
@@ -127,7 +164,7 @@ class CachedFunction:
         with graph.context:
             module = ir.Module.parse(graph.mlir(locations=True))
             mark_donated(symbols(module)[graph.name], self._donated(graph))
-        for name, passes in pipeline.STAGES.items():
+        for name, passes in pipeline.stages(self.remat).items():
             pipeline.run(module, passes)
             if name == stage:
                 break
@@ -150,7 +187,7 @@ class CachedFunction:
         with graph.context:
             donated = self._donated(graph)
             pairs = mark_donated(symbols(graph.module)[graph.name], donated)
-            module = module_for(graph, self.target, self.disk_cache)
+            module = module_for(graph, self.target, self.disk_cache, self.remat)
         self._bound[key] = Executable(graph, module, donated, pairs)
         return self._bound[key]
 
@@ -174,9 +211,9 @@ class CachedFunction:
 # --- compiled modules -----------------------------------------------------------------------------
 
 
-def module_for(graph: Graph, target: Target, disk_cache: bool) -> Module:
+def module_for(graph: Graph, target: Target, disk_cache: bool, remat: str = "") -> Module:
     """The compiled form of a graph: from this process's memory, from disk, or compiled now."""
-    key = module_key(graph.module.operation.get_asm(), target)
+    key = module_key(graph.module.operation.get_asm(), target, remat)
     with _lock:
         lock = _locks.setdefault(key, threading.Lock())
     with lock:  # other threads that want the same module wait; those that want another do not
@@ -184,15 +221,15 @@ def module_for(graph: Graph, target: Target, disk_cache: bool) -> Module:
             cache.count("memory_hits")
         else:
             image = cache.image(
-                key, lambda: compile_graph(graph.module, graph.name, target), disk_cache
+                key, lambda: compile_graph(graph.module, graph.name, target, remat), disk_cache
             )
             _modules[key] = Module(image, target.driver)
         return _modules[key]
 
 
-def compile_graph(module: ir.Module, name: str, target: Target) -> bytes:
+def compile_graph(module: ir.Module, name: str, target: Target, remat: str = "") -> bytes:
     """The VMFB of a graph's module, which is lowered in a copy."""
-    lowered, ops = pipeline.lower(module, target)
+    lowered, ops = pipeline.lower(module, target, remat)
     with module.context:
         return compile_linalg(lowered.operation.get_asm(enable_debug_info=True), target, name, ops)
 
