@@ -15,12 +15,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
 from ..dialect.control import is_public, symbols
 from ..dialect.mlir import func, ir
 from . import costs
+from .cut import min_cut
 from .liveness import analyse
 from .passes import failure, gradopt_pass
 from .recompute import CONSTANT, FREE, VIEW, Model, Step
@@ -294,9 +293,6 @@ def least_work(model: Model, bytes_: int) -> Choice | None:
     return min(found, key=key, default=None)
 
 
-LARGEST = 1_000_000_000
-"""What the finite capacities of a cut add up to at most; scipy's are 32 bits."""
-NEVER = 2**31 - 1
 MOST_SEGMENTS = 96
 """Most stretches that a function is computed anew by."""
 
@@ -526,30 +522,6 @@ class Cut:
         for v in self.choices:
             keep[v] = v in free or not needed[self.op_node[model.producer[v]]]
         return keep
-
-
-def min_cut(
-    rows: Sequence[int], columns: Sequence[int], capacities: Sequence[float], nodes: int
-) -> np.ndarray:
-    """Which nodes are on the side of node 0 in a smallest cut between it and node 1.
-
-    Capacities are scaled to integers that add up to a billion at most, infinite ones excepted.
-    """
-    given = np.asarray(capacities, float)
-    finite = np.isfinite(given)
-    total = given[finite].sum()
-    scaled = np.full(len(given), NEVER, np.int64)
-    if total > 0:
-        scaled[finite] = np.ceil(given[finite] * ((LARGEST - len(given)) / total)).astype(np.int64)
-    shape = (nodes, nodes)
-    graph = csr_array((scaled.astype(np.int32), (rows, columns)), shape=shape)
-    flow = maximum_flow(graph, 0, 1).flow
-    residual = graph - flow
-    residual.data[residual.data < 0] = 0
-    residual.eliminate_zeros()
-    side = np.zeros(nodes, bool)
-    side[breadth_first_order(residual, 0, return_predecessors=False)] = True
-    return side
 
 
 def _ancestors(model: Model, turn: int, is_early: list[bool]) -> list[bool]:
