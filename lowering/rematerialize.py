@@ -30,6 +30,13 @@ UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9}
 UNITS |= {"kib": 2**10, "mib": 2**20, "gib": 2**30}
 ATTEMPTS = 5
 """How often a choice is made for a budget, should the plan need more than the model says."""
+LARGE = 1000
+"""Ops of a function beyond which its second place to be cut in two is tried only if need be."""
+TRIES = 200_000
+"""Values tried one by one, times the ops of the function."""
+PAIRS = 40
+"""Values of a function in which they are tried two at once too."""
+ROUNDS = 4
 FENCES = 16
 """Stretches whose kept values IREE frees on their own."""
 
@@ -114,7 +121,7 @@ def fit(function: func.FuncOp, budget: str) -> tuple[Report, func.FuncOp]:
         model = Model(function)
         choice = least_work(model, goal)
         if choice is None or choice.peak > goal:
-            smallest = min(smallest, choice.peak if choice else before)
+            smallest = _smallest(model, min(before, choice.peak if choice else before))
             break
         report, function = rewritten(function, model, min(before, limit + 1), choice)
         if report.recomputed:
@@ -127,6 +134,16 @@ def fit(function: func.FuncOp, budget: str) -> tuple[Report, func.FuncOp]:
         f"the smallest planned peak found is {smallest:,} bytes, of {before:,} without recomputing"
     )
     raise failure([(function.location, f"{expected}; {found}")])
+
+
+def _smallest(model: Model, peak: int) -> int:
+    """The smallest peak that is found by asking for less and less."""
+    for _ in range(ATTEMPTS):
+        choice = least_work(model, peak - 1)
+        if choice is None or choice.peak >= peak:
+            break
+        peak = choice.peak
+    return peak
 
 
 def rewritten(
@@ -284,10 +301,12 @@ def least_work(model: Model, bytes_: int) -> Choice | None:
     """The choice found with the least work whose peak fits; that with the smallest peak if none
     does.
     """
-    found = []
+    found: list[Choice] = []
     for turn in turns(model):
-        search = Budget(model, turn)
-        keep = search.least_work(bytes_)
+        if found and len(model) > LARGE and found[-1].peak <= bytes_:
+            break
+        search = Budget(model, turn, bytes_)
+        keep = search.least_work()
         found.append(chosen(model, turn, keep.tolist(), search.line.fences()))
     key = lambda c: (0, c.seconds) if c.peak <= bytes_ else (c.peak, c.seconds)  # noqa: E731
     return min(found, key=key, default=None)
@@ -298,8 +317,8 @@ MOST_SEGMENTS = 96
 
 
 def turns(model: Model) -> list[int]:
-    """Places to cut a function in two: where most bytes are alive, and where most are waiting, each
-    counted for as long as it is not read.
+    """Places to cut a function in two: where most bytes are waiting, each counted for as long as it
+    is not read, and where most are alive.
     """
     order = model.unchanged()
     if not order:
@@ -311,57 +330,63 @@ def turns(model: Model) -> list[int]:
         for a, b in itertools.pairwise(used):
             waiting[a + 1] += model.bytes[v] * (b - a)
             waiting[b] -= model.bytes[v] * (b - a)
-    found = [int(np.argmax(live)) + 1, int(np.argmax(np.cumsum(waiting)))]
-    return sorted({min(max(t, 1), len(order)) for t in found})
+    found = [int(np.argmax(np.cumsum(waiting))), int(np.argmax(live)) + 1]
+    return list(dict.fromkeys(min(max(t, 1), len(order)) for t in found))
 
 
 class Budget:
     """The search for the choice of least work whose peak fits: many candidates, each simulated.
 
     The candidates are cheapest cuts of the early part at a price a byte, with checkpoints forced at
-    evenly spaced narrow points so that the work is done anew segment by segment; then mixtures of a
-    candidate that fits and a cheaper one that does not; then single values kept or dropped.
+    evenly spaced narrow points so that the work is done anew stretch by stretch; then mixtures of a
+    candidate that fits and a cheaper one that does not; then single values kept or dropped. What
+    does not fit is compared by the bytes above the limit, over all steps.
     """
 
-    def __init__(self, model: Model, turn: int) -> None:
+    def __init__(self, model: Model, turn: int, limit: int) -> None:
         self.model = model
         self.turn = turn
-        self.tried: dict[bytes, tuple[int, float]] = {}
+        self.limit = limit
+        self.tried: dict[bytes, tuple[float, float]] = {}
+        self.lowest: tuple[int, np.ndarray] | None = None
         self.cut = Cut(model, turn)
         self.choices = self.cut.choices
         self.line = Line(model, turn, self.choices)
 
-    def measure(self, keep: np.ndarray) -> tuple[int, float]:
-        """(peak bytes, seconds of work done anew) of a choice."""
+    def rank(self, keep: np.ndarray) -> tuple[float, float]:
+        """What is least for the best choice: (bytes above the limit over all steps, seconds of work
+        done anew).
+        """
         key = np.packbits(keep).tobytes()
         if key not in self.tried:
             order, copies = self.model.schedule(self.turn, keep.tolist())
-            peak = self.model.peak(order, copies)
-            self.tried[key] = peak, sum(self.model.seconds[s[0]] for s in order if s[3])
+            profile = self.model.profile(order, copies)
+            peak, limit = max(profile, default=0), self.limit
+            if self.lowest is None or peak < self.lowest[0]:
+                self.lowest = peak, keep
+            excess = sum(b - limit for b in profile if b > limit) if peak > limit else 0
+            self.tried[key] = excess, sum(self.model.seconds[s[0]] for s in order if s[3])
         return self.tried[key]
 
-    def least_work(self, bytes_: int) -> np.ndarray:
-        """The choice found with the least work among those whose peak is at most `bytes_`; if there
-        is none, that with the smallest peak.
+    def fits(self, keep: np.ndarray) -> bool:
+        return self.rank(keep)[0] == 0
+
+    def least_work(self) -> np.ndarray:
+        """The choice found with the least work among those that fit; if there is none, that with
+        the smallest peak.
         """
-        found = [self._best(found, bytes_) for found in self._families(bytes_)]
-        best = self._best(found, bytes_)
-        if self.measure(best)[0] > bytes_:
-            best = self._descend(best, bytes_)
-        cheaper = [k for k in found if self.measure(k)[1] < self.measure(best)[1]]
+        found = [min(family, key=self.rank) for family in self._families()]
+        best = min(found, key=self.rank)
+        if not self.fits(best):
+            best = self._local(best)
+        if not self.fits(best) or self.lowest is None:
+            return best if self.lowest is None else self.lowest[1]
+        cheaper = [k for k in found if self.rank(k)[1] < self.rank(best)[1]]
         for other in [*cheaper, self.cut.everything()]:
-            best = self._mixed(best, other, bytes_)
-        best = self._refine(best, bytes_)
-        return best
+            best = self._mixed(best, other)
+        return self._local(best)
 
-    def _rank(self, keep: np.ndarray, bytes_: int) -> tuple[float, float]:
-        peak, seconds = self.measure(keep)
-        return (0, seconds) if peak <= bytes_ else (peak, seconds)
-
-    def _best(self, candidates: Iterable[np.ndarray], bytes_: int) -> np.ndarray:
-        return min(candidates, key=lambda k: self._rank(k, bytes_))
-
-    def _families(self, bytes_: int) -> Iterator[list[np.ndarray]]:
+    def _families(self) -> Iterator[list[np.ndarray]]:
         """For each number of checkpoints, cuts at prices that close in on the budget."""
         prices = self.cut.prices()
         counts, most = [0], min(MOST_SEGMENTS, self.turn // 3)
@@ -373,13 +398,13 @@ class Budget:
             while low < high:
                 middle = (low + high) // 2
                 found.append(self.cut.solve(prices[middle], forced))
-                if self.measure(found[-1])[0] <= bytes_:
+                if self.fits(found[-1]):
                     high = middle
                 else:
                     low = middle + 1
             yield found
 
-    def _mixed(self, fits: np.ndarray, cheap: np.ndarray, bytes_: int) -> np.ndarray:
+    def _mixed(self, fits: np.ndarray, cheap: np.ndarray) -> np.ndarray:
         """The best of the choices that follow `cheap` on one side of a place and `fits` on the
         other.
         """
@@ -391,58 +416,34 @@ class Budget:
                 middle = (low + high) // 2
                 part = values < middle if cheap_first else values >= len(fits) - middle
                 mixed = np.where(part, cheap, fits)
-                if self.measure(mixed)[0] <= bytes_:
-                    low, best = middle, self._best([best, mixed], bytes_)
+                if self.fits(mixed):
+                    low, best = middle, min(best, mixed, key=self.rank)
                 else:
                     high = middle
         return best
 
-    def _descend(self, start: np.ndarray, bytes_: int) -> np.ndarray:
-        """Single values kept or dropped as long as the peak falls, while it does not fit."""
-        best = start
-        for _ in range(4):
-            before = self._rank(best, bytes_)
-            for v in self._limited(self.choices):
-                other = best.copy()
-                other[v] = not other[v]
-                best = self._best([best, other], bytes_)
-            if self._rank(best, bytes_)[0] == 0 or self._rank(best, bytes_) == before:
-                break
-        return best
-
-    def _limited(self, values: Sequence[int]) -> Sequence[int]:
-        """As many of the values as can be tried one by one."""
-        most = max(4_000_000 // (len(self.model) + 1) ** 1, 1) // 40 + 16
-        return values if len(values) <= most else values[:: -(-len(values) // most)]
-
-    def _refine(self, start: np.ndarray, bytes_: int) -> np.ndarray:
-        """Values kept that were computed anew where that still fits, the dearest first; then
-        exchanges of one for another in small functions.
+    def _local(self, best: np.ndarray) -> np.ndarray:
+        """Single values kept or dropped, the dearest first, and in small functions two at once, as
+        long as that helps.
         """
-        best, model = start, self.model
-        for _ in range(3):
-            before = self._rank(best, bytes_)
-            dropped = [v for v in self.choices if not best[v]]
-            dropped.sort(
-                key=lambda v: (-model.seconds[model.producer[v]] / (model.bytes[v] or 1), v)
-            )
-            for v in self._limited(dropped):
+        model = self.model
+        order = sorted(
+            self.choices,
+            key=lambda v: (-model.seconds[model.producer[v]] / (model.bytes[v] or 1), v),
+        )
+        most = max(TRIES // (len(model) + 1), 16)
+        step = -(-len(order) // most) if order else 1
+        moves = [(v,) for v in order[::step]]
+        if len(order) <= PAIRS:
+            moves += list(itertools.combinations(order, 2))
+        for _ in range(ROUNDS):
+            before = self.rank(best)
+            for move in moves:
                 other = best.copy()
-                other[v] = True
-                best = self._best([best, other], bytes_)
-            if len(self.choices) <= 40:
-                best = self._exchange(best, bytes_)
-            if self._rank(best, bytes_) == before:
+                other[list(move)] = ~other[list(move)]
+                best = min(best, other, key=self.rank)
+            if self.rank(best) == before:
                 break
-        return best
-
-    def _exchange(self, best: np.ndarray, bytes_: int) -> np.ndarray:
-        for v in self.choices:
-            for u in self.choices:
-                other = best.copy()
-                other[v] = not other[v]
-                other[u] = not other[u]
-                best = self._best([best, other], bytes_)
         return best
 
 
@@ -568,6 +569,8 @@ class Line:
     def checkpoints(self, count: int) -> list[int]:
         """The values that cross `count` narrow places, evenly spaced by what is kept between."""
         found: set[int] = set()
+        if count < 1:
+            return []
         spacing = self.kept[-1] / (count + 1)
         for j in range(1, count + 1):
             low, high = np.searchsorted(self.kept, [spacing * (j - 0.5), spacing * (j + 0.5)])
