@@ -36,7 +36,7 @@ TRIES = 200_000
 """Values tried one by one, times the ops of the function."""
 PAIRS = 40
 """Values of a function in which they are tried two at once too."""
-ROUNDS = 4
+ROUNDS, STARTS = 4, 6
 FENCES = 16
 """Stretches whose kept values IREE frees on their own."""
 
@@ -384,7 +384,11 @@ class Budget:
         cheaper = [k for k in found if self.rank(k)[1] < self.rank(best)[1]]
         for other in [*cheaper, self.cut.everything()]:
             best = self._mixed(best, other)
-        return self._local(best)
+        if len(self.choices) > PAIRS:
+            return self._local(best)
+        unlike = {k.tobytes(): k for k in sorted(found, key=self.rank)}
+        starts = [best, self.cut.everything(), *itertools.islice(unlike.values(), STARTS)]
+        return min(map(self._local, starts), key=self.rank)
 
     def _families(self) -> Iterator[list[np.ndarray]]:
         """For each number of checkpoints, cuts at prices that close in on the budget."""
