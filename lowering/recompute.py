@@ -18,6 +18,7 @@ from ..dialect.control import OptimizationBarrierOp, optimization_barrier
 from ..dialect.creation import ConstantOp
 from ..dialect.mlir import func, ir
 from ..dialect.types import TensorSpec, bool_
+from .bufferize import donation_pairs
 from .costs import ON_DEMAND, VIEWS, cost, nbytes
 from .linalg.registry import BODIES
 from .passes import single_block
@@ -63,6 +64,7 @@ class Model:
         self.bytes = [-(-nbytes(v.type) // ALIGNMENT) * ALIGNMENT for v in self.values]
         self.is_truth = [_is_truth(v.type) for v in self.values]
         self.outputs = [number[o] for o in terminator.operation.operands]
+        self.donated = {self.outputs[r] for _, r in donation_pairs(function)}
         found = [cost(op) for op in ops]
         self.seconds = [c.seconds for c in found]
         self.flops = [c.flops for c in found]
@@ -161,6 +163,28 @@ class Model:
         """The bytes of temporary values alive behind each step."""
         made, freed = self._made_and_freed(order, copies)
         return list(itertools.accumulate(m - sum(f) for m, f in zip(made, freed, strict=True)))
+
+    def allocated(
+        self, order: Sequence[Step], copies: Sequence[int], turn: int, by_stretch: bool
+    ) -> int:
+        """The most bytes allocated at a step where results are allocated too when they are made,
+        but for those that take over a donated argument, and what is kept beyond the turn is freed
+        when it has been read (`by_stretch`), or all at the end.
+        """
+        reader, last, inside = self._readers(order, copies)
+        sizes = self.bytes + [self.bytes[v] for v in copies] if copies else self.bytes
+        end = len(order)
+        change = [0] * (end + 1)
+        for i, (op, _, outs, _) in enumerate(order):
+            if inside[i] or self.kind[op] in (VIEW, CONSTANT):
+                continue
+            for v in outs:
+                if (self.kind[op] == FREE and reader[v] != STORED) or v in self.donated:
+                    continue
+                stays = last[v] >= end or (i < turn <= last[v] and not by_stretch)
+                change[i] += sizes[v]
+                change[end if stays else max(last[v], i) + 1] -= sizes[v]
+        return max(itertools.accumulate(change))
 
     def _over(
         self, order: Sequence[Step], made: list[int], freed: list[list[int]]

@@ -39,6 +39,8 @@ PAIRS = 40
 ROUNDS, STARTS = 4, 6
 FENCES = 16
 """Stretches whose kept values IREE frees on their own."""
+FENCE_COST = 1.25
+"""How much more memory these take, since IREE does not share it well between what it runs apart."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,9 +191,12 @@ class Choice:
     seconds: float
 
 
-def chosen(model: Model, turn: int, keep: Sequence[bool], fences: list[int]) -> Choice:
+def chosen(model: Model, turn: int, keep: Sequence[bool], line: "Line") -> Choice:
     """The choice of what is kept at a turn."""
     order, copies = model.schedule(turn, keep)
+    whole, parts = (model.allocated(order, copies, turn, by_stretch=b) for b in (False, True))
+    pays = parts * FENCE_COST < whole
+    fences = line.fences({v for _, ins, _, _ in order[turn:] for v in ins}) if pays else []
     seconds = sum(model.seconds[op] for op, _, _, is_copy in order if is_copy)
     return Choice(order, copies, fences, model.peak(order, copies), seconds)
 
@@ -221,7 +226,7 @@ def mirrored(model: Model, turn: int, may_repeat: Callable[[Any], bool]) -> Choi
         repeated = _repeated(model, turn, keep.tolist())
         losing = [g for g in _frontier(model, turn, repeated) if not g.pays]
         if not losing:
-            return chosen(model, turn, keep.tolist(), Line(model, turn, cut.choices).fences())
+            return chosen(model, turn, keep.tolist(), Line(model, turn, cut.choices))
         for group in losing:
             for op in group.ops:
                 keep[list(model.outs[op])] = True
@@ -307,7 +312,7 @@ def least_work(model: Model, bytes_: int) -> Choice | None:
             break
         search = Budget(model, turn, bytes_)
         keep = search.least_work()
-        found.append(chosen(model, turn, keep.tolist(), search.line.fences()))
+        found.append(chosen(model, turn, keep.tolist(), search.line))
     key = lambda c: (0, c.seconds) if c.peak <= bytes_ else (c.peak, c.seconds)  # noqa: E731
     return min(found, key=key, default=None)
 
@@ -555,7 +560,7 @@ class Line:
         self.values = np.array(choices, int)
         self.made = np.array([model.producer[v] for v in choices], int)
         self.last = np.array([last[v] for v in choices], int)
-        sizes = np.array([model.bytes[v] for v in choices], float)
+        self.sizes = sizes = np.array([model.bytes[v] for v in choices], float)
         is_late = np.array([any(u >= turn for u in model.users[v]) for v in choices], bool)
         change = np.zeros(turn + 2)
         crosses = self.last > self.made
@@ -566,12 +571,23 @@ class Line:
         np.add.at(kept, self.made + 1, sizes * is_late)
         self.kept = np.cumsum(kept)[: turn + 1]
 
-    def fences(self) -> list[int]:
-        """Values at which to end stretches of the early part."""
-        return self.checkpoints(min(FENCES, len(self.width) // 8) - 1)
+    def fences(self, kept: set[int]) -> list[int]:
+        """Values at which to end stretches of the early part: narrow places that little but values
+        in `kept` crosses. What crosses and is not kept would be put, and stay, with what is.
+        """
+        others = ~np.isin(self.values, list(kept)) & (self.last > self.made)
+        change = np.zeros(len(self.width) + 1)
+        np.add.at(change, self.made[others] + 1, self.sizes[others])
+        np.add.at(change, self.last[others] + 1, -self.sizes[others])
+        is_clean = np.cumsum(change)[: len(self.width)] <= self.width / 10
+        found = self._crossing(min(FENCES, len(self.width) // 8) - 1, is_clean)
+        return [v for v in found if v in kept]
 
     def checkpoints(self, count: int) -> list[int]:
         """The values that cross `count` narrow places, evenly spaced by what is kept between."""
+        return self._crossing(count, np.ones(len(self.width), bool))
+
+    def _crossing(self, count: int, allowed: np.ndarray) -> list[int]:
         found: set[int] = set()
         if count < 1:
             return []
@@ -580,6 +596,7 @@ class Line:
             low, high = np.searchsorted(self.kept, [spacing * (j - 0.5), spacing * (j + 0.5)])
             places = np.arange(max(low, 1), max(high, low + 1, 2))
             places = places[places < len(self.width)]
+            places = places[allowed[places]]
             if len(places):
                 distance = np.abs(self.kept[places] - spacing * j)
                 place = places[np.lexsort((distance, self.width[places]))[0]]
