@@ -13,6 +13,7 @@ from collections.abc import Iterable
 
 from ..dialect.control import is_public, symbols
 from ..dialect.mlir import func, ir
+from . import storage
 from .linalg import build
 from .passes import failure, gradopt_pass, single_block
 
@@ -25,15 +26,6 @@ STORAGE = "gradopt.storage"
 call.
 """
 TIED = "iree.abi.output"
-VIEWS = {
-    "tensor.cast",
-    "tensor.collapse_shape",
-    "tensor.expand_shape",
-    "tensor.reshape",
-    "util.optimization_barrier",
-    "iree_tensor_ext.compute_barrier.start",
-}
-"""Ops whose result is their first operand's storage."""
 
 
 @gradopt_pass("gradopt-bufferize")
@@ -55,16 +47,9 @@ def separate_results(function: func.FuncOp) -> None:
     seen = set(function.entry_block.arguments)
     with ir.InsertionPoint(terminator), terminator.location:
         for i, value in enumerate(list(terminator.operands)):
-            if (stored := storage_of(value)) in seen:
+            if (stored := storage.root(value)) in seen:
                 terminator.operands[i] = build.copied(value)
             seen.add(stored)
-
-
-def storage_of(value: ir.Value) -> ir.Value:
-    """The value that `value` is another view of."""
-    while not isinstance(value.owner, ir.Block) and value.owner.name in VIEWS:
-        value = value.owner.operands[0]
-    return value
 
 
 def tie_donated(function: func.FuncOp) -> None:

@@ -3,7 +3,8 @@
 
 At the gradopt level the answer takes into account what lowering computes inside other ops: fused
 elementwise ops, numbers, index ramps and broadcasts that only such ops read take no storage. At the
-linalg level ops write into their destinations (`outs`). Mixed functions are taken op by op.
+linalg level ops write into their destinations (`outs`). In a function that still has gradopt ops,
+ops of other dialects read what they name and make what they give, no more is known of them.
 
 Rules: a view is the storage it looks at. An op may write over an operand of its size that dies at
 it, where it reads every element before it writes the one at the same place, and into its
@@ -13,12 +14,13 @@ they are written over: it is made there. The arena holds the rest.
 """
 
 import dataclasses
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from ..dialect.base import Op
 from ..dialect.creation import ConstantOp, IotaOp
-from ..dialect.mlir import func, ir, op_of
+from ..dialect.mlir import ext, func, ir, op_of
 from ..dialect.shape import BroadcastOp
 from . import storage
 from .bufferize import STORAGE, TIED, donation_pairs
@@ -78,6 +80,8 @@ class Program:
     buffer_of: dict[ir.Value, Buffer]
     results: list[Buffer]
     """Where each result of the function lies."""
+    returned: list[ir.Value]
+    """The values whose storage the results are, or are copies of."""
     in_place: list[tuple[int, ir.Value, ir.Value]]
     """(step, result, the operand that it is written over)."""
     donated: dict[int, int]
@@ -113,10 +117,12 @@ class Work:
 
 def analyse(function: func.FuncOp) -> Program:
     """Steps and buffers of a function of one block, at any level."""
-    return _Analysis(function).program()
+    return Analysis(function).program()
 
 
-class _Analysis:
+class Analysis:
+    """The steps of a function, and what is stored if they run in a given order."""
+
     def __init__(self, function: func.FuncOp) -> None:
         self.function = function
         self.block = single_block(function)
@@ -128,10 +134,15 @@ class _Analysis:
             for value in op.results:
                 self.number[value] = len(self.number)
         self.base: dict[ir.Value, ir.Value] = {}  # a view -> the value that has the storage
-        self.work = _gradopt_work(self) if self._has_gradopt() else _lowered_work(self)
+        self.work = _gradopt_work(self) if self.has_gradopt else _lowered_work(self)
+        for work in self.work:
+            work.reads = [self.root(v) for v in work.reads]
+            work.over = [[self.root(v) for v in choices] for choices in work.over]
         self.returned = [self.root(v) for v in self.ops[-1].operands]
 
-    def _has_gradopt(self) -> bool:
+    @property
+    def has_gradopt(self) -> bool:
+        """True for a function that is not lowered yet."""
         return any(isinstance(op.opview, Op) for op in self.ops)
 
     def root(self, value: ir.Value) -> ir.Value:
@@ -140,15 +151,31 @@ class _Analysis:
             value = self.base[value]
         return value
 
+    def uses(self, op: ir.Operation) -> list[ir.Value]:
+        """All values of the function that an op uses, in its regions too."""
+        return list(op.operands) + _captured(op, self)
+
     # --- buffers --------------------------------------------------------------------------------
 
+    def program(self, order: Sequence[int] | None = None) -> Program:
+        """What is stored; with the steps in the order of `order`, a permutation, if given."""
+        work = self.work if order is None else [self.work[i] for i in order]
+        return _Storing(self, work).program()
+
+
+class _Storing:
+    """Buffers for the values of steps in one order."""
+
+    def __init__(self, analysis: Analysis, work: list[Work]) -> None:
+        self.analysis, self.work = analysis, work
+        self.function, self.block = analysis.function, analysis.block
+        self.root, self.number, self.returned = analysis.root, analysis.number, analysis.returned
+        self.end = len(work)
+
     def program(self) -> Program:
-        self.end = len(self.work)
         self.made = {r: t for t, w in enumerate(self.work) for r in w.op.results}
         self.last: dict[ir.Value, int] = {}
         for t, work in enumerate(self.work):
-            work.reads = [self.root(v) for v in work.reads]
-            work.over = [[self.root(v) for v in choices] for choices in work.over]
             for value in work.reads:
                 self.last[value] = t
         self.buffer_of: dict[ir.Value, Buffer] = {}
@@ -171,6 +198,7 @@ class _Analysis:
             sorted(self.buffers, key=lambda b: b.first),
             self.buffer_of,
             self.result_buffers,
+            self.returned,
             self.in_place,
             self.donated,
             self.kept,
@@ -262,6 +290,8 @@ class _Analysis:
 
     def _store(self, t: int, result: ir.Value, choices: list[ir.Value]) -> None:
         """The buffer of a step's result: one that dies, else a new one."""
+        if result in self.analysis.base:
+            return
         own = self.buffer_of.get(result)
         for value in choices:
             buffer = self.buffer_of.get(value)
@@ -316,7 +346,7 @@ def _attributes(function: func.FuncOp) -> Sequence[Any]:
 # --- steps at the gradopt level -------------------------------------------------------------------
 
 
-def _gradopt_work(analysis: _Analysis) -> list[Work]:
+def _gradopt_work(analysis: Analysis) -> list[Work]:
     """The steps of a function of gradopt ops, last first looked at, since what is computed on
     demand depends on who reads it.
     """
@@ -336,6 +366,8 @@ def _gradopt_work(analysis: _Analysis) -> list[Work]:
             analysis.base[results[0]] = op.operands[0]
             if results[0] in needed or list(results[0].uses):
                 needed.add(op.operands[0])
+            if not is_pure_rule(rule):  # a step, which keeps its place among such
+                found.append(Work(op, [op.operands[0]], [[]]))
             continue
         if rule in BODIES:
             reads = sorted(fusion.reads[results[0]], key=analysis.number.__getitem__)
@@ -359,7 +391,7 @@ def _is_view(op: ir.Operation, fusion: Fusion) -> bool:
     return spec[0] == spec[1] and not fusion.is_inside(operand)
 
 
-def _generic_work(op: ir.Operation, reads: Iterable[ir.Value], analysis: _Analysis) -> Work:
+def _generic_work(op: ir.Operation, reads: Iterable[ir.Value], analysis: Analysis) -> Work:
     """A generic of fused elementwise ops: broadcasts are read through, numbers and index ramps are
     not read.
     """
@@ -391,7 +423,7 @@ def _over(op: ir.Operation, rule: type[Op]) -> list[list[ir.Value]]:
     return choices
 
 
-def _exclude(work: Work, analysis: _Analysis) -> None:
+def _exclude(work: Work, analysis: Analysis) -> None:
     """Drop choices whose storage the op reads in another way as well."""
     roots = [analysis.root(v) for v in work.reads]
     work.over = [
@@ -399,27 +431,37 @@ def _exclude(work: Work, analysis: _Analysis) -> None:
     ]
 
 
-def _read_tensors(op: ir.Operation, analysis: _Analysis) -> list[ir.Value]:
+def _read_tensors(op: ir.Operation, analysis: Analysis) -> list[ir.Value]:
     """The tensors of the function that an op reads, as often as they are operands, then those that
     its regions capture.
     """
     found = [v for v in op.operands if is_tensor(v)]
-    captured: dict[ir.Value, None] = {}
+    return found + [v for v in _captured(op, analysis) if is_tensor(v)]
+
+
+def _captured(op: ir.Operation, analysis: Analysis) -> list[ir.Value]:
+    """The values of the function that the regions of an op use."""
+    found: dict[ir.Value, None] = {}
 
     def look(inner: ir.Operation) -> ir.WalkResult:
         if inner != op:
-            captured.update((v, None) for v in inner.operands if v in analysis.number)
+            found.update((v, None) for v in inner.operands if v in analysis.number)
         return ir.WalkResult.ADVANCE
 
     if len(op.regions):
         op.walk(look)
-    return found + [v for v in captured if is_tensor(v)]
+    return list(found)
+
+
+def is_pure_rule(rule: type[Op]) -> bool:
+    """True for ops of the dialect that passes may merge, move and remove."""
+    return ext.Pure in rule._traits
 
 
 # --- steps at the linalg level --------------------------------------------------------------------
 
 
-def _lowered_work(analysis: _Analysis) -> list[Work]:
+def _lowered_work(analysis: Analysis) -> list[Work]:
     """The steps of a function of linalg and tensor ops."""
     found = []
     for op in analysis.ops[:-1]:
@@ -435,7 +477,7 @@ def _lowered_work(analysis: _Analysis) -> list[Work]:
     return found
 
 
-def _has_effect(op: ir.Operation, analysis: _Analysis) -> bool:
+def _has_effect(op: ir.Operation, analysis: Analysis) -> bool:
     """True for ops without a tensor result that read one: extents, elements, checks."""
     return op.name != "tensor.dim" and bool(_read_tensors(op, analysis))
 
@@ -445,10 +487,10 @@ def destinations(op: ir.Operation) -> list[int]:
     if op.name.startswith(("linalg.", "iree_linalg_ext.")):
         count, results = len(op.operands), len(op.results)
         return list(range(count - results, count))
-    return [1] if op.name == "tensor.insert_slice" else []
+    return [1] if op.name in ("tensor.insert", "tensor.insert_slice") else []
 
 
-def _destination_work(op: ir.Operation, analysis: _Analysis) -> Work:
+def _destination_work(op: ir.Operation, analysis: Analysis) -> Work:
     reads = [v for v in _read_tensors(op, analysis) if not _is_empty(v)]
     outs = [op.operands[i] for i in destinations(op)]
     over: list[list[ir.Value]] = [[] for _ in op.results]
@@ -471,11 +513,22 @@ def _is_empty(value: ir.Value) -> bool:
 
 def _reads_destination(op: ir.Operation, position: int) -> bool:
     """True where what stands in the destination before counts."""
-    if not op.name.startswith("linalg."):
+    if not op.name.startswith("linalg.") or not len(op.regions):
         return op.name != "iree_linalg_ext.gather"
     block = op.regions[0].blocks[0]
     count = len(block.arguments) - len(op.results)
-    return bool(list(block.arguments[count + position].uses))
+    return bool(list(block.arguments[count + position].uses)) or not _is_filled(op, position)
+
+
+def _is_filled(op: ir.Operation, position: int) -> bool:
+    """True where a generic writes every element of a result: at every index, once each."""
+    if op.name != "linalg.generic":
+        return True
+    maps = list(op.attributes["indexing_maps"])
+    access = ir.AffineMapAttr(maps[len(maps) - len(op.results) + position])
+    places = str(access).split("->")[1].strip("() >").split(",")
+    names = [p.strip() for p in places if p.strip()]
+    return all(re.fullmatch(r"d\d+", n) for n in names) and len(set(names)) == len(names)
 
 
 def _same_place(op: ir.Operation, position: int) -> Iterator[ir.Value]:
@@ -514,18 +567,8 @@ def location_name(location: ir.Location) -> str:
 
 
 def _classify(program: Program, work: list[Work]) -> None:
-    """Owners of all buffers; residuals, gradients, parameters and auxiliary states by what reads
-    them.
-    """
-    arguments = list(program.function.entry_block.arguments)
-    about = _attributes(program.function)
-    for i, argument in enumerate(arguments):
-        if (buffer := program.buffer_of.get(argument)) is not None:
-            name = about[i]["gradopt.name"].value if "gradopt.name" in about[i] else ""
-            buffer.owner = name or location_name(argument.location) or f"argument {i}"
-            if "gradopt.role" in about[i] and about[i]["gradopt.role"].value == "param":
-                buffer.kind = PARAMETER
-    derived = _derived(program, work)
+    """Owners and kinds of all buffers."""
+    _name_arguments(program)
     for step in work:
         for result in step.op.results:
             buffer = program.buffer_of.get(result)
@@ -533,29 +576,98 @@ def _classify(program: Program, work: list[Work]) -> None:
                 buffer.owner = name_of(step.op)
     for i, buffer in enumerate(program.results):
         buffer.owner = buffer.owner or f"result {i}"
-    for t, step in enumerate(work):
-        if not derived[t]:
-            continue
-        for value in step.reads:
-            buffer = program.buffer_of.get(value)
-            if buffer is None or buffer.kind != TEMPORARY or derived[buffer.first]:
-                continue
-            buffer.kind = RESIDUAL
     for buffer in program.buffers:
-        if not buffer.owner and buffer.values:
+        if not buffer.owner:
             owner = buffer.values[0].owner
             buffer.owner = "constant" if isinstance(owner, ir.Block) else name_of(owner)
+    derived = _derived(program, work)
+    loss = derived.index(True) if True in derived else len(work)
+    for t, step in enumerate(work):
+        if derived[t]:
+            for value in step.reads:
+                buffer = program.buffer_of.get(value)
+                if buffer and buffer.kind == TEMPORARY and buffer.first < loss:
+                    buffer.kind = RESIDUAL
+    _find_states(program, work, derived)
+
+
+def _name_arguments(program: Program) -> None:
+    arguments = program.function.entry_block.arguments
+    for i, (argument, about) in enumerate(
+        zip(arguments, _attributes(program.function), strict=True)
+    ):
+        if (buffer := program.buffer_of.get(argument)) is None:
+            continue
+        name = about["gradopt.name"].value if "gradopt.name" in about else ""
+        buffer.owner = name or location_name(argument.location) or f"argument {i}"
+        if "gradopt.role" in about and about["gradopt.role"].value == "param":
+            buffer.kind = PARAMETER
 
 
 def _derived(program: Program, work: list[Work]) -> list[bool]:
-    """For each step whether it belongs to the backward: it is derived by name, or reads what such
-    a step made.
+    """For each step whether it belongs to the backward.
+
+    It does where its op is named as gradopt-differentiate names what it makes, or where it reads
+    what such a step made. In text without names it does where the loss does not depend on it: the
+    one result that is a number, if all others have the type of an argument.
     """
+    names = [name_of(step.op).endswith(DERIVED) for step in work]
+    if not any(names):
+        return _not_for_the_loss(program, work)
     late: set[ir.Value] = set()
     found = []
-    for step in work:
-        is_late = name_of(step.op).endswith(DERIVED) or any(v in late for v in step.reads)
+    for is_named, step in zip(names, work, strict=True):
+        is_late = is_named or any(v in late for v in step.reads)
         found.append(is_late)
         if is_late:
             late.update(step.op.results)
     return found
+
+
+def _not_for_the_loss(program: Program, work: list[Work]) -> list[bool]:
+    terminator = list(program.function.entry_block.operations)[-1].operation
+    results = [(b, v.type) for b, v in zip(program.results, terminator.operands, strict=True)]
+    losses = [b for b, kind in results if _is_number(kind)]
+    inputs = list(program.function.type.inputs)
+    if len(losses) != 1 or any(k not in inputs for _, k in results if not _is_number(k)):
+        return [False] * len(work)
+    wanted, found = set(losses[0].values), [True] * len(work)
+    for t in range(len(work) - 1, -1, -1):
+        if any(r in wanted for r in work[t].op.results):
+            wanted.update(work[t].reads)
+            found[t] = False
+    return found
+
+
+def _is_number(kind: ir.Type) -> bool:
+    tensor = ir.RankedTensorType(kind)
+    return tensor.rank == 0 and isinstance(tensor.element_type, ir.FloatType)
+
+
+def _find_states(program: Program, work: list[Work], derived: list[bool]) -> None:
+    """Parameters, auxiliary states and gradients.
+
+    An argument is a state where the backward gives a result of its type that its last step makes
+    from it: a parameter if the forward reads it, else auxiliary (an optimizer's slot). A gradient
+    is what the backward makes of the type of a state and that state's update reads.
+    """
+    arguments = {v: v.type for v in program.function.entry_block.arguments if is_tensor(v)}
+    made = {r: t for t, step in enumerate(work) for r in step.op.results}
+    early = {v for t, step in enumerate(work) if not derived[t] for v in step.reads}
+    taken: set[ir.Value] = set()
+    for value in program.returned:
+        if value not in made or not derived[made[value]]:
+            continue
+        step = work[made[value]]
+        states = [v for v in step.reads if arguments.get(v) == value.type and v not in taken]
+        states.sort(key=lambda v: v not in early)
+        if not states:
+            continue
+        taken.add(state := states[0])
+        argument = program.buffer_of[state]
+        if argument.kind == INPUT:
+            argument.kind = PARAMETER if state in early else AUXILIARY
+        for read in step.reads:
+            found = program.buffer_of.get(read)
+            if found and found.kind == TEMPORARY and read.type == value.type and read in made:
+                found.kind, found.owner = GRADIENT, argument.owner

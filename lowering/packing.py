@@ -2,11 +2,12 @@
 """Where values lie in one arena: offsets for live ranges, so that no two that are live together
 overlap and the arena is small.
 
-Every candidate is an order of the intervals and a rule that places one after the other; the best of
-them stays. First come candidates that take n log n; where few enough pairs of intervals are live
-together, rules that look at all such pairs follow, and at last a local search on their orders. What
-may be spent is counted in pairs looked at, not in seconds, so that the same intervals always get
-the same offsets. It stops as soon as the lower bound is reached.
+First come candidates that take n log n: in the order of time, as an allocator would, and by length,
+each on top of what is there. Where few enough pairs of intervals are live together, the arena is
+filled from the bottom instead, each time with the interval that can lie lowest, ties by priority;
+a local search then gives what reached too high a better priority. The best packing stays, and all
+stops as soon as the lower bound is reached. What may be spent is counted in pairs looked at, not in
+seconds, so that the same intervals always get the same offsets.
 
 This module imports the standard library only: a compile worker loads it by its path.
 """
@@ -14,15 +15,18 @@ This module imports the standard library only: a compile worker loads it by its 
 import bisect
 import dataclasses
 import heapq
-from collections.abc import Callable, Sequence
+import random
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-PAIRS = 600_000
-"""Most pairs of intervals live together for which rules that look at each are used."""
-WORK = 6_000_000
-"""Pairs that are looked at in all, unless the bound is reached before."""
-TRIES = 400
-"""Most orders that the local search tries."""
+PAIRS = 250_000
+"""Most pairs of intervals live together for which the arena is filled from the bottom."""
+WORK = 1_000_000
+"""Pairs that are looked at in all; each packing that is begun is finished."""
+TRIES = 300
+"""Most packings that the local search makes."""
+PATIENCE = 20
+"""Packings without a gain after which the local search goes back to the best one."""
 
 
 @dataclasses.dataclass
@@ -70,7 +74,6 @@ class _Problem:
         self.first = [rank[i.first] for i in self.intervals]
         self.last = [rank[i.last] for i in self.intervals]
         self.bound, self.pairs = self._sweep()
-        self.work = 0
 
     def _sweep(self) -> tuple[int, int]:
         """The lower bound, and how many pairs are live together."""
@@ -92,36 +95,26 @@ class _Problem:
     # --- the candidates -------------------------------------------------------------------------
 
     def solve(self) -> tuple[list[int], int]:
-        """The offsets of the best candidate, and the arena's size."""
-        best, least = self._heights(self._order("length")), 0
-        least = self._total(best)
-        for candidate in self._candidates():
+        """The offsets of the best packing, and the arena's size."""
+        best, least = [0] * len(self.size), -1
+        for offsets in self._candidates():
+            total = self._total(offsets)
+            if least < 0 or total < least:
+                best, least = offsets, total
             if least == self.bound:
                 break
-            offsets = candidate()
-            if (total := self._total(offsets)) < least:
-                best, least = offsets, total
-        if least > self.bound and self.pairs <= PAIRS:
-            best, least = self._search(best, least)
         return best, least
 
-    def _candidates(self) -> list[Callable[[], list[int]]]:
-        def line(backwards: bool, key: str) -> Callable[[], list[int]]:
-            return lambda: self._in_time(backwards, key)
-
-        def gaps(key: str) -> Callable[[], list[int]]:
-            return lambda: self._into_gaps(self._order(key))
-
-        def heights(key: str) -> Callable[[], list[int]]:
-            return lambda: self._heights(self._order(key))
-
-        found = [line(b, key) for key in ("length", "size") for b in (False, True)]
-        found += [heights("size"), heights("area")]
+    def _candidates(self) -> Iterator[list[int]]:
+        for key in ("length", "size"):
+            for backwards in (False, True):
+                yield self._in_time(backwards, self._order(key))
+        yield self._on_top(self._order("length"))
         if self.pairs <= PAIRS:
-            found += [gaps(key) for key in ("size", "area", "length", "first")]
-        return found
+            yield from self._search()
 
     def _order(self, key: str) -> list[int]:
+        """Numbers of the intervals, those first that should get a place first."""
         size, first, last = self.size, self.first, self.last
         keys: dict[str, Callable[[int], Any]] = {
             "size": lambda i: (-size[i], first[i] - last[i], first[i], i),
@@ -134,30 +127,24 @@ class _Problem:
     def _total(self, offsets: list[int]) -> int:
         return max((o + s for o, s in zip(offsets, self.size, strict=True)), default=0)
 
-    def _in_time(self, backwards: bool, key: str) -> list[int]:
-        """As an allocator would, in the order of time: into the smallest gap that is large
-        enough.
+    def _in_time(self, backwards: bool, order: list[int]) -> list[int]:
+        """As an allocator would, in the order of time: into the smallest gap that is large enough;
+        what begins together in the order given.
         """
         first, last = self.first, self.last
         if backwards:
             first = [self.moments - 1 - t for t in self.last]
             last = [self.moments - 1 - t for t in self.first]
-        size = self.size
-        by_length = key == "length"
-        order = sorted(
-            range(len(size)),
-            key=lambda i: (first[i], -last[i] if by_length else 0, -size[i], i),
-        )
-        offsets, gaps, dying = [0] * len(size), _Gaps(), []
-        for i in order:
+        offsets, gaps, dying = [0] * len(self.size), _Gaps(), []
+        for i in sorted(order, key=first.__getitem__):
             while dying and dying[0][0] < first[i]:
                 _, gone = heapq.heappop(dying)
-                gaps.free(offsets[gone], size[gone])
-            offsets[i] = gaps.take(size[i])
+                gaps.free(offsets[gone], self.size[gone])
+            offsets[i] = gaps.take(self.size[i])
             heapq.heappush(dying, (last[i], i))
         return offsets
 
-    def _heights(self, order: list[int]) -> list[int]:
+    def _on_top(self, order: list[int]) -> list[int]:
         """Each on top of what is already there in its live range."""
         skyline = _Skyline(self.moments)
         offsets = [0] * len(self.size)
@@ -165,58 +152,81 @@ class _Problem:
             offsets[i] = skyline.put(self.first[i], self.last[i], self.size[i])
         return offsets
 
-    def _into_gaps(self, order: Sequence[int]) -> list[int]:
-        """Each into the smallest gap that those already there leave it, else the lowest."""
-        offsets = [-1] * len(self.size)
-        size, neighbours = self.size, self._neighbours()
-        for i in order:
-            near = neighbours[i]
-            self.work += len(near)
-            taken = sorted([(offsets[j], size[j]) for j in near if offsets[j] >= 0])
-            wanted, top, best, room = size[i], 0, -1, 0
-            for offset, length in taken:
-                gap = offset - top
-                if gap >= wanted and (best < 0 or gap < room):
-                    best, room = top, gap
-                if offset + length > top:
-                    top = offset + length
-            offsets[i] = best if best >= 0 else top
-        return offsets
+    # --- from the bottom up ---------------------------------------------------------------------
+
+    def _search(self) -> Iterator[list[int]]:
+        """Packings from the bottom up, each with better priorities for what reached above the
+        bound in the one before, at times back from the best.
+        """
+        near = self._neighbours()
+        best: list[float] = []
+        kept: list[int] = []
+        least, work = -1, 0
+        for key in ("size", "length", "area", "first"):
+            if work > WORK:
+                return
+            work += 2 * self.pairs
+            rank = [0.0] * len(self.size)
+            for n, i in enumerate(self._order(key)):
+                rank[i] = float(n)
+            offsets = self._lowest_first(rank, near)
+            yield offsets
+            if least < 0 or self._total(offsets) < least:
+                best, kept, least = rank, offsets, self._total(offsets)
+        draw = random.Random(0).random
+        rank, offsets, failed = list(best), kept, 0
+        for _ in range(TRIES):
+            work += 2 * self.pairs
+            if work > WORK:
+                return
+            self._prefer(rank, offsets, least, draw)
+            offsets = self._lowest_first(rank, near)
+            yield offsets
+            if (total := self._total(offsets)) < least:
+                best, kept, least, failed = list(rank), offsets, total, 0
+            elif (failed := failed + 1) % PATIENCE == 0:
+                rank, offsets = list(best), kept
+
+    def _prefer(
+        self, rank: list[float], offsets: list[int], least: int, draw: Callable[[], float]
+    ) -> None:
+        """Move what reached the top well ahead, what reached above the bound a little."""
+        count = len(rank)
+        for i, (offset, size) in enumerate(zip(offsets, self.size, strict=True)):
+            if offset + size >= least:
+                rank[i] -= draw() * count * 0.5 + 1
+            elif offset + size > self.bound:
+                rank[i] -= draw() * count * 0.2
+
+    def _lowest_first(self, rank: list[float], near: list[list[int]]) -> list[int]:
+        """Each as low as what was placed before lets it lie, the lowest first, ties by rank."""
+        count = len(self.size)
+        floor, is_placed = [0] * count, [False] * count
+        waiting = [(0, rank[i], i) for i in range(count)]
+        heapq.heapify(waiting)
+        while waiting:
+            offset, _, i = heapq.heappop(waiting)
+            if is_placed[i] or floor[i] != offset:
+                continue  # it waits again, further up
+            is_placed[i] = True
+            top = offset + self.size[i]
+            for j in near[i]:
+                if not is_placed[j] and floor[j] < top:
+                    floor[j] = top
+                    heapq.heappush(waiting, (top, rank[j], j))
+        return floor
 
     def _neighbours(self) -> list[list[int]]:
         """For each interval those that are live together with it."""
-        if not hasattr(self, "_near"):
-            near: list[list[int]] = [[] for _ in self.size]
-            live: list[int] = []
-            for i in sorted(range(len(self.size)), key=self.first.__getitem__):
-                live = [j for j in live if self.last[j] >= self.first[i]]
-                for j in live:
-                    near[j].append(i)
-                near[i] = list(live)
-                live.append(i)
-            self._near = near
-        return self._near
-
-    # --- local search ---------------------------------------------------------------------------
-
-    def _search(self, best: list[int], least: int) -> tuple[list[int], int]:
-        """Orders in which what reaches the top comes earlier, one after the other, as long as work
-        is left.
-        """
-        order = sorted(range(len(self.size)), key=lambda i: (best[i], -self.size[i], i))
-        for _ in range(TRIES):
-            if least == self.bound or self.work >= WORK:
-                break
-            order = self._raised(order, best)
-            offsets = self._into_gaps(order)
-            if (total := self._total(offsets)) < least:
-                best, least = offsets, total
-        return best, least
-
-    def _raised(self, order: list[int], offsets: list[int]) -> list[int]:
-        top = max(range(len(order)), key=lambda i: (offsets[i] + self.size[i], i))
-        place = order.index(top)
-        return [top, *order[:place], *order[place + 1 :]]
+        near: list[list[int]] = [[] for _ in self.size]
+        live: list[int] = []
+        for i in sorted(range(len(self.size)), key=self.first.__getitem__):
+            live = [j for j in live if self.last[j] >= self.first[i]]
+            for j in live:
+                near[j].append(i)
+            near[i] = list(live)
+            live.append(i)
+        return near
 
 
 class _Gaps:

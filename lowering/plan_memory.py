@@ -13,8 +13,9 @@ from ..dialect.mlir import func, ir
 from . import packing
 from .liveness import Program, analyse
 from .passes import gradopt_pass, single_block
+from .schedule import best_order, reorder
 
-ARENA, OFFSETS = "gradopt.arena", "gradopt.offsets"
+ARENA, OFFSETS, NOTE = "gradopt.arena", "gradopt.offsets", "note"
 ALIGNMENT = 64
 FILL, EMPTY = "linalg.fill", "tensor.empty"
 
@@ -28,6 +29,8 @@ class Plan:
     program: Program
     size: int
     bound: int
+    notes: list[str] = dataclasses.field(default_factory=list)
+    """What was tried and not done, for the report."""
 
     @property
     def ratio(self) -> float:
@@ -35,12 +38,27 @@ class Plan:
 
 
 @gradopt_pass("gradopt-plan-memory")
-def plan_memory(module: ir.Module) -> None:
-    """Give every value that is stored an offset in one arena; written as attributes."""
+def plan_memory(module: ir.Module, *, schedule: bool = False) -> None:
+    """Give every value that is stored an offset in one arena, written as attributes; with
+    `schedule`, ops are reordered first where that lowers the peak.
+    """
     for function in symbols(module).values():
         if not function.is_external:
             separate_destinations(function)
-            annotate(plan(function))
+            found, note = scheduled(function) if schedule else (plan(function), "")
+            annotate(found, note)
+
+
+def planned(module: ir.Module) -> list[Plan]:
+    """The plans of a module's functions as they stand, with what gradopt-plan-memory noted."""
+    found = []
+    for function in symbols(module).values():
+        if not function.is_external:
+            new = plan(function)
+            if ARENA in function.attributes and NOTE in (about := function.attributes[ARENA]):
+                new.notes.append(about[NOTE].value)
+            found.append(new)
+    return found
 
 
 def plan(function: func.FuncOp) -> Plan:
@@ -52,16 +70,36 @@ def plan(function: func.FuncOp) -> Plan:
     return Plan(program, size, packing.lower_bound(program.arena, ALIGNMENT))  # type: ignore[arg-type]
 
 
-def annotate(plan: Plan) -> None:
-    """Write a plan into the IR."""
+def scheduled(function: func.FuncOp) -> tuple[Plan, str]:
+    """The plan after ops are reordered, where that lowers the arena, and what was done."""
+    given = plan(function)
+    analysis, order = best_order(function)
+    if not analysis.has_gradopt:
+        return given, "schedule: kept, since the ops are lowered already"
+    if not order.is_better:
+        return given, f"schedule: kept, no order tried has a peak below {order.before} bytes"
+    undo = reorder(function, analysis, order.steps)
+    found = plan(function)
+    if found.size >= given.size:
+        undo()
+        tried = f"another would need {found.size} bytes, this one {given.size}"
+        return plan(function), f"schedule: kept, {tried}"
+    return found, f"schedule: reordered, from {given.size} to {found.size} bytes"
+
+
+def annotate(plan: Plan, note: str = "") -> None:
+    """Write a plan into the IR, and a note for the report."""
     program = plan.program
     function = program.function
     with function.context, ir.Location.unknown():
         i64 = ir.IntegerType.get_signless(64)
-        sizes = {"size": plan.size, "bound": plan.bound}
-        function.attributes[ARENA] = ir.DictAttr.get(
-            {name: ir.IntegerAttr.get(i64, n) for name, n in sizes.items()}
-        )
+        about: dict[str, ir.Attribute] = {
+            name: ir.IntegerAttr.get(i64, n)
+            for name, n in (("size", plan.size), ("bound", plan.bound))
+        }
+        if note:
+            about[NOTE] = ir.StringAttr.get(note)
+        function.attributes[ARENA] = ir.DictAttr.get(about)
         for op in program.steps:
             found = [program.buffer_of.get(r) for r in op.results]
             if any(b is not None for b in found):

@@ -10,36 +10,15 @@ from typing import Any
 import numpy as np
 
 from ..dialect.base import OPS, Op
-from ..dialect.control import (
-    DerivativeOp,
-    OptimizationBarrierOp,
-    StopGradientOp,
-    TagOp,
-)
-from ..dialect.elementwise import Elementwise
+from ..dialect.control import DerivativeOp
 from ..dialect.graph import trace
-from ..dialect.logic import BitcastOp
-from ..dialect.mlir import func, ir
-from ..dialect.shape import ReshapeOp
+from ..dialect.mlir import func
 from ..dialect.types import TensorSpec
 from ..errors import OpError
-from . import pipeline
+from . import pipeline, storage
 
 FOLDED = 1024
 """Host constants of at most this many elements are folded."""
-
-VIEWS = (ReshapeOp, BitcastOp, StopGradientOp, TagOp, OptimizationBarrierOp)
-"""Ops whose result may be their first operand's storage as it is."""
-
-
-SAME_STORAGE = (
-    "tensor.expand_shape",
-    "tensor.collapse_shape",
-    "tensor.cast",
-    "util.optimization_barrier",
-    "iree_tensor_ext.compute_barrier.start",
-)
-"""Lowered ops whose result is their operand's storage."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -205,20 +184,8 @@ def memory(op: str, *inputs: Any, **attributes: Any) -> Memory:
     for spec in specs:
         if not spec.is_static:
             raise rule.error("inputs of known shapes to say what memory it needs", spec)
-    return Memory(outputs, _workspaces(rule, specs, attributes), _aliases(rule, specs, outputs))
-
-
-def _aliases(
-    rule: type[Op], specs: Sequence[TensorSpec], outputs: Sequence[Description]
-) -> tuple[tuple[int, int], ...]:
-    """An elementwise op may write over any input of its type, since it reads an element before it
-    writes the one at the same place; a view over what it looks at; an update over what it updates.
-    """
-    if issubclass(rule, VIEWS):
-        return ((0, 0),) if specs[0].dtype.itemsize == outputs[0].spec.dtype.itemsize else ()
-    if issubclass(rule, Elementwise):
-        return tuple((0, i) for i, s in enumerate(specs) if s == outputs[0].spec)
-    return ((0, 0),) if rule.UPDATES else ()
+    aliases = storage.aliases(rule, specs, [o.spec for o in outputs])
+    return Memory(outputs, _workspaces(rule, specs, attributes), aliases)
 
 
 def _workspaces(
@@ -229,7 +196,7 @@ def _workspaces(
     pipeline.run(graph.module, "gradopt-lower")
     (function,) = [f for f in graph.module.body.operations if isinstance(f, func.FuncOp)]
     ops = list(function.entry_block.operations)
-    returned = {_root(o) for o in ops[-1].operation.operands}
+    returned = {storage.root(o) for o in ops[-1].operation.operands}
     found = []
     for op in ops:
         name = op.operation.name
@@ -237,19 +204,5 @@ def _workspaces(
             continue
         for result in op.operation.results:
             if name != "linalg.fill" and result not in returned:
-                kind = ir.RankedTensorType(result.type)
-                found.append((name, _bytes(kind)))
+                found.append((name, storage.nbytes(result.type) or 0))
     return tuple(found)
-
-
-def _root(value: ir.Value) -> ir.Value:
-    """What a value is a view of."""
-    while not isinstance(value.owner, ir.Block) and value.owner.name in SAME_STORAGE:
-        value = value.owner.operands[0]
-    return value
-
-
-def _bytes(kind: ir.RankedTensorType) -> int:
-    element = kind.element_type
-    width = element.width if hasattr(element, "width") else 64
-    return int(np.prod(kind.shape, dtype=np.int64)) * max(width // 8, 1)

@@ -42,6 +42,7 @@ IN_PROCESS = {
     "gradopt-opt": "gradopt.tools.opt",
     "gradopt-compile": "gradopt.tools.compile",
     "gradopt-check": "gradopt.tools.check",
+    "gradopt-bench": "gradopt.tools.bench",
 }
 PROGRAMS = {"gradopt-run", "iree-run-module"}  # started as a user does: they are about deployment
 NOT_RUN = {"make", "pip", "git", "cd"}

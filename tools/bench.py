@@ -3,6 +3,7 @@
 
 import argparse
 import json
+import pathlib
 import statistics
 import sys
 import time
@@ -12,6 +13,9 @@ from typing import Any
 import gradopt as go
 import rich.console
 
+from ..dialect.graph import trace
+from ..lowering import pipeline
+from ..lowering.bufferize import mark_donated
 from .workloads import WORKLOADS, train_step
 
 CHECK_STEPS = 5
@@ -65,6 +69,22 @@ def measure(name: str, seconds: float, target: str) -> dict[str, Any]:
     }
 
 
+def emitted(name: str, sizes: dict[str, int]) -> str:
+    """The step of a workload as MLIR with locations, its parameters donated."""
+    start, batch, loss = WORKLOADS[name](**sizes)
+    graph = trace(train_step(loss), start, *batch, name="step")
+    with graph.context:
+        mark_donated(graph.finish(), range(len(start)))
+    for stage in ("differentiated", "simplified"):
+        pipeline.run(graph.module, pipeline.STAGES[stage])
+    return graph.module.operation.get_asm(enable_debug_info=True)
+
+
+def _size(text: str) -> tuple[str, int]:
+    name, _, number = text.partition("=")
+    return name, int(number)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """The command; returns its exit status."""
     parser = argparse.ArgumentParser(
@@ -83,7 +103,19 @@ def main(arguments: list[str] | None = None) -> int:
         "--seconds", type=float, default=3.0, help="how long to time each (default: 3)"
     )
     parser.add_argument("--target", default="cpu", help="what to compile for (default: cpu)")
+    emit = "print the step of a workload as MLIR, differentiated and simplified, and time nothing"
+    parser.add_argument("--emit-mlir", choices=WORKLOADS, metavar="NAME", help=emit)
+    parser.add_argument("-o", dest="output", help="with --emit-mlir, the file to write")
+    size = "with --emit-mlir, one of the workload's sizes, such as layers=48; may be repeated"
+    parser.add_argument("--size", action="append", default=[], metavar="NAME=N", help=size)
     options = parser.parse_args(arguments)
+    if options.emit_mlir:
+        try:
+            text = emitted(options.emit_mlir, dict(map(_size, options.size)))
+        except (TypeError, ValueError) as error:
+            parser.error(f"--size: {error}")
+        pathlib.Path(options.output).write_text(text) if options.output else print(text, end="")
+        return 0
     names = options.workloads.split(",")
     for name in names:
         if name not in WORKLOADS:

@@ -5,6 +5,7 @@ MLIR's.
 
 import argparse
 import contextlib
+import json
 import pathlib
 import sys
 from typing import Any
@@ -12,7 +13,8 @@ from typing import Any
 from ..dialect.base import new_context
 from ..dialect.mlir import diagnostics, ir
 from ..errors import Diagnostic, PassError, PipelineError
-from ..lowering import pipeline
+from ..lowering import memory_plot, pipeline, plan_memory
+from ..lowering.memory_report import MemoryReport, report
 from ..lowering.passes import PASSES
 from .expected import check_expected
 from .source import SEPARATOR, Source, read
@@ -37,6 +39,7 @@ FLAGS = {
     "mlir-use-nameloc-as-prefix": "print values under the names of their locations",
     "mlir-timing": "print the time of every pass to stderr",
     "allow-unregistered-dialect": "take ops of dialects that are not known",
+    "memory-report": "print the planned memory of every function to stderr",
     "list-passes": "list gradopt's passes and pipelines",
     "list-ops": "list the ops of the dialect and what each of them has",
     "json": "print tables as JSON",
@@ -56,6 +59,8 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("-o", dest="output", default="-", help=result)
     for flag, text in FLAGS.items():
         parser.add_argument(f"--{flag}", action="store_true", help=text)
+    plot = "draw the arena of the function with the largest, as .svg or .html; can be repeated"
+    parser.add_argument("--memory-plot", action="append", metavar="FILE", default=[], help=plot)
     each = "verify after every pass (default: 1)"
     parser.add_argument("--verify-each", type=int, default=1, metavar="0|1", help=each)
     passes = parser.add_argument_group("passes, in the order to run them")
@@ -112,15 +117,19 @@ def main(argv: list[str] | None = None) -> int:
         print(_shown(fault, source), file=sys.stderr)
     if options.mlir_timing:
         print_table(timing_table(run.times), options.json, sys.stderr)
+    if options.memory_report:
+        _print_reports(run.reports, options.json)
     if not faults:
-        try:
-            _write(options.output, f"{SEPARATOR}\n".join(results))
-        except OSError as error:
-            print(
-                f"gradopt-opt: error: cannot write '{options.output}': {error.strerror}",
-                file=sys.stderr,
-            )
-            return MISUSED
+        outputs = {options.output: f"{SEPARATOR}\n".join(results), **_plots(options, run.reports)}
+        for name, text in outputs.items():
+            try:
+                _write(name, text)
+            except OSError as error:
+                print(
+                    f"gradopt-opt: error: cannot write '{name}': {error.strerror}",
+                    file=sys.stderr,
+                )
+                return MISUSED
     return FAILED if faults else 0
 
 
@@ -131,6 +140,7 @@ class Run:
         self.options = options
         self.steps = steps
         self.times: list[tuple[str, float]] = []
+        self.reports: list[MemoryReport] = []
 
     def all_parts(self, source: Source) -> tuple[list[str], list[Diagnostic]]:
         """The resulting text of every part, and all faults; a part at fault has no text."""
@@ -149,6 +159,8 @@ class Run:
             module = source.parse()
             for step in self.steps:
                 pipeline.run(module, [step], self._after(module))
+            if self.options.memory_report or self.options.memory_plot:
+                self.reports += map(report, plan_memory.planned(module))
             return self._print(module)
 
     def _after(self, module: ir.Module) -> Any:
@@ -173,6 +185,22 @@ class Run:
             use_name_loc_as_prefix=self.options.mlir_use_nameloc_as_prefix,
         )
         return text if text.endswith("\n") else text + "\n"
+
+
+def _print_reports(reports: list[MemoryReport], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps([r.to_dict() for r in reports], indent=1), file=sys.stderr)
+    else:
+        print("\n".join(map(str, reports)), file=sys.stderr, end="")
+
+
+def _plots(options: argparse.Namespace, reports: list[MemoryReport]) -> dict[str, str]:
+    """The text of every picture that is asked for, by its file's name."""
+    found = {}
+    for name in options.memory_plot if reports else []:
+        draw = memory_plot.page if name.endswith((".html", ".htm")) else memory_plot.svg
+        found[name] = draw(max(reports, key=lambda r: r.peak))
+    return found
 
 
 def _shown(fault: Diagnostic, source: Source) -> str:

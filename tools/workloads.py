@@ -195,7 +195,7 @@ def recsys(batch: int = 256, fields: int = 8, rows: int = 50_000, dim: int = 32)
     return p, (x, rng.integers(0, 2, batch).astype(np.float32)), loss
 
 
-WORKLOADS: dict[str, Callable[[], Workload]] = {
+WORKLOADS: dict[str, Callable[..., Workload]] = {
     "mlp": mlp,
     "cnn": cnn,
     "resnet": resnet,
