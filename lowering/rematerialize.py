@@ -322,8 +322,8 @@ MOST_SEGMENTS = 96
 
 
 def turns(model: Model) -> list[int]:
-    """Places to cut a function in two: where most bytes are waiting, each counted for as long as it
-    is not read, and where most are alive.
+    """Places to cut a function in two: where most bytes are alive, and where most are waiting, each
+    counted for as long as it is not read.
     """
     order = model.unchanged()
     if not order:
@@ -335,7 +335,7 @@ def turns(model: Model) -> list[int]:
         for a, b in itertools.pairwise(used):
             waiting[a + 1] += model.bytes[v] * (b - a)
             waiting[b] -= model.bytes[v] * (b - a)
-    found = [int(np.argmax(np.cumsum(waiting))), int(np.argmax(live)) + 1]
+    found = [int(np.argmax(live)) + 1, int(np.argmax(np.cumsum(waiting)))]
     return list(dict.fromkeys(min(max(t, 1), len(order)) for t in found))
 
 
