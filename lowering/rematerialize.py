@@ -36,7 +36,9 @@ TRIES = 200_000
 """Values tried one by one, times the ops of the function."""
 PAIRS = 40
 """Values of a function in which they are tried two at once too."""
-ROUNDS, STARTS = 4, 6
+ROUNDS, STARTS = 6, 6
+ALL = 8
+"""Values of a function in which all choices are tried."""
 FENCES = 16
 """Stretches whose kept values IREE frees on their own."""
 FENCE_COST = 1.25
@@ -380,20 +382,32 @@ class Budget:
         """The choice found with the least work among those that fit; if there is none, that with
         the smallest peak.
         """
+        if len(self.choices) <= ALL:
+            return min(self._every(), key=self.rank)
         found = [min(family, key=self.rank) for family in self._families()]
+        if len(self.choices) <= PAIRS:  # from several sides
+            unlike = {k.tobytes(): k for k in sorted(found, key=self.rank)}
+            nothing = np.zeros(len(self.model.values), bool)
+            found += [self.cut.everything(), nothing]
+            found += map(self._local, [*found[-2:], *itertools.islice(unlike.values(), STARTS)])
+            if self.lowest is not None:
+                found.append(self._local(self.lowest[1]))
         best = min(found, key=self.rank)
         if not self.fits(best):
             best = self._local(best)
-        if not self.fits(best) or self.lowest is None:
+        if not self.fits(best):
             return best if self.lowest is None else self.lowest[1]
         cheaper = [k for k in found if self.rank(k)[1] < self.rank(best)[1]]
         for other in [*cheaper, self.cut.everything()]:
             best = self._mixed(best, other)
-        if len(self.choices) > PAIRS:
-            return self._local(best)
-        unlike = {k.tobytes(): k for k in sorted(found, key=self.rank)}
-        starts = [best, self.cut.everything(), *itertools.islice(unlike.values(), STARTS)]
-        return min(map(self._local, starts), key=self.rank)
+        return self._local(best)
+
+    def _every(self) -> Iterator[np.ndarray]:
+        """All choices."""
+        for flags in itertools.product((True, False), repeat=len(self.choices)):
+            keep = self.cut.everything()
+            keep[self.choices] = flags
+            yield keep
 
     def _families(self) -> Iterator[list[np.ndarray]]:
         """For each number of checkpoints, cuts at prices that close in on the budget."""
@@ -443,15 +457,16 @@ class Budget:
         most = max(TRIES // (len(model) + 1), 16)
         step = -(-len(order) // most) if order else 1
         moves = [(v,) for v in order[::step]]
-        if len(order) <= PAIRS:
+        is_small = len(order) <= PAIRS
+        if is_small:
             moves += list(itertools.combinations(order, 2))
         for _ in range(ROUNDS):
-            before = self.rank(best)
+            start = best
             for move in moves:
-                other = best.copy()
+                other = (start if is_small else best).copy()  # small: the best step, not the first
                 other[list(move)] = ~other[list(move)]
                 best = min(best, other, key=self.rank)
-            if self.rank(best) == before:
+            if best is start:
                 break
         return best
 

@@ -27,7 +27,7 @@ from hypothesis import HealthCheck, given, settings
 from .helpers import run_reference, spec
 from .random_programs import arguments, program, programs
 
-GRAPHS = int(os.environ.get("GRADOPT_REMAT_GRAPHS", "15"))
+GRAPHS = int(os.environ.get("GRADOPT_REMAT_GRAPHS", "8"))
 SIMPLE = pipeline.STAGES["simplified"]
 
 

@@ -26,7 +26,7 @@ from hypothesis import HealthCheck, given, settings
 from .helpers import spec
 from .random_programs import arguments, differentiated, programs
 
-GRAPHS = int(os.environ.get("GRADOPT_REMAT_GRAPHS", "12"))
+GRAPHS = int(os.environ.get("GRADOPT_REMAT_GRAPHS", "6"))
 
 
 def simplified(fn: Callable[..., Any], *arrays: Any) -> Graph:
