@@ -101,6 +101,11 @@ class Graph(builders.Builder):
                 self.output_specs.append(tensor.spec)
 
     @property
+    def inputs(self) -> list[tuple[str, str]]:
+        """Names and roles of the inputs."""
+        return list(self._inputs)
+
+    @property
     def input_names(self) -> list[str]:
         return [name for name, _ in self._inputs]
 

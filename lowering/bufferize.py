@@ -5,8 +5,12 @@ IREE returns one buffer for a value that is returned twice, and the caller's own
 that is returned: here such results become copies. A donated input (argument attribute
 `gradopt.donated`) gives its storage to a result of its type, one call later: the result is written
 into a further argument, tied by `iree.abi.output`, and the caller swaps the two from call to call.
-IREE would let the result overwrite the input while other ops still read it, so the two never share
-memory.
+IREE would let the result overwrite the input while other ops still read it, so the two share memory
+only where that is shown to be safe on the commands that IREE makes (runtime/compile_arena.py); the
+caller then passes the same memory for both.
+
+A function with the attribute `gradopt.static_alloc` allocates nothing: all its results are written
+into further arguments, and its temporaries into the last, `!hal.buffer {iree.abi.transients}`.
 """
 
 from collections.abc import Iterable
@@ -25,20 +29,23 @@ STORAGE = "gradopt.storage"
 """On an added argument: the position of the donated input whose storage it takes over after the
 call.
 """
+STATIC = "gradopt.static_alloc"
+"""On a function: it gets all its memory from its caller."""
 TIED = "iree.abi.output"
+ARENA = "iree.abi.transients"
 
 
 @gradopt_pass("gradopt-bufferize")
 def bufferize(module: ir.Module) -> None:
     """Make results distinct from inputs and from each other, and give donated inputs' storage to
-    results. Runs on linalg.
+    results; all memory where a function asks for it. Runs on linalg.
     """
     module.operation.context.allow_unregistered_dialects = True
     for function in symbols(module).values():
         if not function.is_external and is_public(function):
             single_block(function)
             separate_results(function)
-            tie_donated(function)
+            take_storage(function)
 
 
 def separate_results(function: func.FuncOp) -> None:
@@ -52,23 +59,42 @@ def separate_results(function: func.FuncOp) -> None:
             seen.add(stored)
 
 
-def tie_donated(function: func.FuncOp) -> None:
-    """Add a storage argument for each donated input that has a result of its type."""
-    pairs = donation_pairs(function)
-    if not pairs or any(STORAGE in about for about in function.arg_attrs):
+def take_storage(function: func.FuncOp) -> None:
+    """Add the arguments for the memory that the caller gives: one a result that takes over a
+    donated input's storage, and, with static allocation, one a result and one for all temporaries.
+    """
+    places, is_static = storage_of_results(function), STATIC in function.attributes
+    if not (places or is_static) or any(TIED in about for about in function.arg_attrs):
         return
     attributes = list(function.arg_attrs)
     i64, index_type = ir.IntegerType.get_signless(64), ir.IndexType.get()
-    for position, result in pairs:
-        function.entry_block.add_argument(
-            function.entry_block.arguments[position].type, function.location
-        )
-        tied, storage = ir.IntegerAttr.get(index_type, result), ir.IntegerAttr.get(i64, position)
-        attributes.append(ir.DictAttr.get({TIED: tied, STORAGE: storage}))
+    for result, position in places:
+        function.entry_block.add_argument(function.type.results[result], function.location)
+        about: dict[str, ir.Attribute] = {TIED: ir.IntegerAttr.get(index_type, result)}
+        if position is not None:
+            about[STORAGE] = ir.IntegerAttr.get(i64, position)
+        attributes.append(ir.DictAttr.get(about))
+    if is_static:
+        function.entry_block.add_argument(ir.Type.parse("!hal.buffer"), function.location)
+        attributes.append(ir.DictAttr.get({ARENA: ir.UnitAttr.get()}))
     inputs = [a.type for a in function.entry_block.arguments]
     kind = ir.FunctionType.get(inputs, function.type.results)
     function.attributes["function_type"] = ir.TypeAttr.get(kind)
     function.arg_attrs = ir.ArrayAttr.get(attributes)
+
+
+def storage_of_results(function: func.FuncOp) -> list[tuple[int, int | None]]:
+    """The results that are written into memory of the caller's, in the order of the arguments
+    added for them: each with the donated input whose storage it takes over, if any.
+    """
+    found: list[tuple[int, int | None]] = [(r, p) for p, r in donation_pairs(function)]
+    if STATIC in function.attributes:
+        donated = {result for result, _ in found}
+        kinds = function.type.results
+        found += [
+            (r, None) for r, kind in enumerate(kinds) if r not in donated and kind.has_static_shape
+        ]
+    return found
 
 
 def donation_pairs(function: func.FuncOp) -> list[tuple[int, int]]:
@@ -103,10 +129,30 @@ def donation_pairs(function: func.FuncOp) -> list[tuple[int, int]]:
     return sorted(pairs.items())
 
 
-def mark_donated(function: func.FuncOp, positions: Iterable[int]) -> list[tuple[int, int]]:
-    """Put gradopt.donated on inputs; return the (input, result) pairs that share storage."""
+def mark_donated(function: func.FuncOp, positions: Iterable[int]) -> None:
+    """Put gradopt.donated on inputs."""
     attributes = [{a.name: a.attr for a in d} for d in function.arg_attrs]
     for position in positions:
         attributes[position][DONATED] = ir.UnitAttr.get()
     function.arg_attrs = ir.ArrayAttr.get([ir.DictAttr.get(d) for d in attributes])
-    return donation_pairs(function)
+
+
+def unmark(function: func.FuncOp) -> None:
+    """Take away what mark_donated and mark_static wrote."""
+    attributes = [{a.name: a.attr for a in d if a.name != DONATED} for d in function.arg_attrs]
+    function.arg_attrs = ir.ArrayAttr.get([ir.DictAttr.get(d) for d in attributes])
+    if STATIC in function.attributes:
+        del function.attributes[STATIC]
+
+
+def mark_static(function: func.FuncOp) -> bool:
+    """Ask for static allocation; False, and nothing done, where extents are known only at run
+    time.
+    """
+    values = list(function.entry_block.arguments)
+    for op in function.entry_block.operations:
+        values += op.operation.results
+    if not all(v.type.has_static_shape for v in values if isinstance(v.type, ir.ShapedType)):
+        return False
+    function.attributes[STATIC] = ir.UnitAttr.get()
+    return True

@@ -14,6 +14,7 @@ they are written over: it is made there. The arena holds the rest.
 """
 
 import dataclasses
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -105,6 +106,14 @@ class Program:
         """The largest sum of bytes live in the arena at one step, each rounded up to 64."""
         return lower_bound(self.arena)  # type: ignore[arg-type]
 
+    def live(self) -> list[int]:
+        """Bytes live in the arena at each step."""
+        grown = [0] * (len(self.steps) + 2)
+        for buffer in self.arena:
+            grown[buffer.first] += buffer.size or 0
+            grown[buffer.last + 1] -= buffer.size or 0
+        return list(itertools.accumulate(grown))
+
 
 @dataclasses.dataclass
 class Work:
@@ -133,6 +142,7 @@ class Analysis:
         for op in self.ops:
             for value in op.results:
                 self.number[value] = len(self.number)
+        self.sizes: dict[ir.Value, int | None] = {}
         self.base: dict[ir.Value, ir.Value] = {}  # a view -> the value that has the storage
         self.work = _gradopt_work(self) if self.has_gradopt else _lowered_work(self)
         for work in self.work:
@@ -158,9 +168,20 @@ class Analysis:
     # --- buffers --------------------------------------------------------------------------------
 
     def program(self, order: Sequence[int] | None = None) -> Program:
-        """What is stored; with the steps in the order of `order`, a permutation, if given."""
-        work = self.work if order is None else [self.work[i] for i in order]
-        return _Storing(self, work).program()
+        """What is stored; with the steps in the order of `order`, a permutation, if given, and then
+        without names and kinds.
+        """
+        if order is not None:
+            return _Storing(self, [self.work[i] for i in order]).program()
+        program = _Storing(self, self.work).program()
+        _classify(program, self.work)
+        return program
+
+    def bytes(self, value: ir.Value) -> int | None:
+        """Bytes of a value; None where an extent is unknown."""
+        if value not in self.sizes:
+            self.sizes[value] = storage.nbytes(value.type)
+        return self.sizes[value]
 
 
 class _Storing:
@@ -179,7 +200,7 @@ class _Storing:
             for value in work.reads:
                 self.last[value] = t
         self.buffer_of: dict[ir.Value, Buffer] = {}
-        self.buffers: list[Buffer] = []
+        self.buffers: dict[Buffer, None] = {}
         self.in_place: list[tuple[int, ir.Value, ir.Value]] = []
         self.copied: list[int] = []
         self._arguments()
@@ -192,10 +213,12 @@ class _Storing:
             if value not in self.buffer_of and (under := self.root(value)) in self.buffer_of:
                 self.buffer_of[value] = self.buffer_of[under]
                 self.buffer_of[value].values.append(value)
-        program = Program(
+        return Program(
             self.function,
             [w.op for w in self.work],
-            sorted(self.buffers, key=lambda b: b.first),
+            sorted(
+                (b for b in self.buffers if b.values or b.first == self.end), key=lambda b: b.first
+            ),
             self.buffer_of,
             self.result_buffers,
             self.returned,
@@ -204,12 +227,12 @@ class _Storing:
             self.kept,
             self.copied,
         )
-        _classify(program, self.work)
-        return program
 
-    def _new(self, value: ir.Value | None, kind: str, first: int, last: int, like: Any) -> Buffer:
-        buffer = Buffer(storage.nbytes(like), first, last, kind)
-        self.buffers.append(buffer)
+    def _new(
+        self, value: ir.Value | None, kind: str, first: int, last: int, like: ir.Value
+    ) -> Buffer:
+        buffer = Buffer(self.analysis.bytes(like), first, last, kind)
+        self.buffers[buffer] = None
         if value is not None:
             self._join(value, buffer)
         return buffer
@@ -222,14 +245,14 @@ class _Storing:
         about = _attributes(self.function)
         for argument, attributes in zip(self.block.arguments, about, strict=True):
             if is_tensor(argument) and not (TIED in attributes and STORAGE in attributes):
-                self._new(argument, INPUT, -1, self.end, argument.type)
+                self._new(argument, INPUT, -1, self.end, argument)
         for work in self.work:
             for value in work.reads:
                 if value not in self.made and value not in self.buffer_of and is_tensor(value):
-                    self._new(value, CONSTANT, -1, self.end, value.type)
+                    self._new(value, CONSTANT, -1, self.end, value)
         for value in self.returned:
             if value not in self.made and value not in self.buffer_of and is_tensor(value):
-                self._new(value, CONSTANT, -1, self.end, value.type)
+                self._new(value, CONSTANT, -1, self.end, value)
 
     def _donations(self) -> None:
         """Decide which donated arguments are overwritten by the results that they are tied to."""
@@ -279,9 +302,9 @@ class _Storing:
             if i in donated:
                 buffer = self.buffer_of[donated[i]]
             elif value in self.made and value not in seen and value not in self.buffer_of:
-                buffer = self._new(value, OUTPUT, self.made[value], self.end, value.type)
+                buffer = self._new(value, OUTPUT, self.made[value], self.end, value)
             else:
-                buffer = self._new(None, OUTPUT, self.end, self.end, value.type)
+                buffer = self._new(None, OUTPUT, self.end, self.end, value)
                 self.copied.append(i)
             if i in tied:
                 self._join(tied[i], buffer)
@@ -307,12 +330,12 @@ class _Storing:
                     self._merge(buffer, own)
                 return
         if own is None and is_tensor(result):
-            self._new(result, TEMPORARY, t, self._last(t, result), result.type)
+            self._new(result, TEMPORARY, t, self._last(t, result), result)
 
     def _can_take(self, t: int, result: ir.Value, buffer: Buffer, own: Buffer | None) -> bool:
         if buffer.kind != TEMPORARY or buffer.last != t or buffer.size is None:
             return False
-        if buffer.size != storage.nbytes(result.type):
+        if buffer.size != self.analysis.bytes(result):
             return False
         if own is None or own.kind == OUTPUT:
             return True
@@ -327,7 +350,7 @@ class _Storing:
         for value in buffer.values:
             self._join(value, own)
         own.first = min(own.first, buffer.first)
-        self.buffers.remove(buffer)
+        del self.buffers[buffer]
 
     def _last(self, t: int, value: ir.Value) -> int:
         return max(self.last.get(value, t), t)
@@ -416,6 +439,8 @@ def _generic_work(op: ir.Operation, reads: Iterable[ir.Value], analysis: Analysi
 def _over(op: ir.Operation, rule: type[Op]) -> list[list[ir.Value]]:
     """What the results of an op that is no elementwise body may be written over."""
     choices: list[list[ir.Value]] = [[] for _ in op.results]
+    if not storage.may_alias(rule):
+        return choices
     for result, operand in storage.aliases(
         rule, op.opview.operand_specs(), op.opview.result_specs()
     ):

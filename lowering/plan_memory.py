@@ -74,8 +74,6 @@ def scheduled(function: func.FuncOp) -> tuple[Plan, str]:
     """The plan after ops are reordered, where that lowers the arena, and what was done."""
     given = plan(function)
     analysis, order = best_order(function)
-    if not analysis.has_gradopt:
-        return given, "schedule: kept, since the ops are lowered already"
     if not order.is_better:
         return given, f"schedule: kept, no order tried has a peak below {order.before} bytes"
     undo = reorder(function, analysis, order.steps)

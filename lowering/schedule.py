@@ -3,8 +3,9 @@
 
 Several orders are tried: as late as possible what takes more bytes than it frees, as early as
 possible what frees more than it takes, both, and greedily, forwards and backwards, what takes the
-least next. The order with the lowest peak is taken, the given one where none is lower. Ops that are
-not pure, barriers among them, keep their order. Time is n log n in ops.
+least next. The best of them, or the given one, is then improved around its peak: what lies idle
+there is made later, what frees something comes earlier. The given order stays where none is lower.
+Ops that are not pure, barriers among them, keep their order. Time is n log n in ops.
 """
 
 import dataclasses
@@ -15,8 +16,8 @@ from ..dialect.base import Op
 from ..dialect.mlir import func, ir
 from .liveness import Analysis, Program, is_pure_rule
 
-ROUNDS = 4
-"""How often ops are moved on from the best order found."""
+ROUNDS = 8
+"""How often ops are moved around the peak of the best order found."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,12 +43,20 @@ def best_order(function: func.FuncOp) -> tuple[Analysis, Order]:
     for order in graph.orders():
         if (found := analysis.program(order).peak()) < peak:
             best, peak = order, found
-    for _ in range(ROUNDS if best is not given else 0):
-        order = graph.delayed(graph.hastened(best))
-        if (found := analysis.program(order).peak()) >= peak:
+    height = _height(analysis, best)
+    for _ in range(ROUNDS):
+        moved = [(_height(analysis, order), order) for order in graph.around_peak(best)]
+        found, order = min(moved, key=lambda m: m[0])
+        if found >= height:
             break
-        best, peak = order, found
-    return analysis, Order(best, peak, before)
+        best, height = order, found
+    return analysis, Order(best, analysis.program(best).peak(), before)
+
+
+def _height(analysis: Analysis, order: Sequence[int]) -> tuple[int, int]:
+    """The most bytes live at one step, and at how many steps."""
+    live = analysis.program(order).live()
+    return max(live), live.count(max(live))
 
 
 def reorder(function: func.FuncOp, analysis: Analysis, order: Sequence[int]) -> Callable[[], None]:
@@ -130,6 +139,7 @@ class _Graph:
                 self.before[j].append(i)
         self.reads = [[v for v in dict.fromkeys(w.reads) if self._bytes(v)] for w in analysis.work]
         self.makes = [[r for r in w.op.results if self._bytes(r)] for w in analysis.work]
+        self.maker = {v: i for i, values in enumerate(self.makes) for v in values}
         self.readers: dict[ir.Value, list[int]] = {}
         for i, values in enumerate(self.reads):
             for value in values:
@@ -180,9 +190,31 @@ class _Graph:
         """Bytes that only this step reads."""
         return sum(self._bytes(v) for v in self.reads[i] if len(self.readers[v]) == 1)
 
-    def delayed(self, order: Sequence[int]) -> list[int]:
-        """Each step that takes more than it frees right before the first that needs it."""
-        is_late = [self._takes(i) > self._frees(i) for i in range(self.count)]
+    def around_peak(self, order: Sequence[int]) -> list[list[int]]:
+        """Orders with what lies idle at the peak made later, what frees bytes earlier, or both."""
+        place = [0] * self.count
+        for n, i in enumerate(order):
+            place[i] = n
+        live = self.analysis.program(order).live()
+        at = live.index(max(live))
+        idle, freeing = set(), set()
+        for value, readers in self.readers.items():
+            made, uses = self.maker.get(value, -1), [place[j] for j in readers]
+            if made >= 0 and place[made] < at < min(uses):
+                idle.add(made)
+            if (made < 0 or place[made] <= at) and max(uses) > at:
+                freeing.add(order[max(uses)])
+        hastened = self.hastened(order, freeing)
+        return [self.delayed(order, idle), hastened, self.delayed(hastened, idle)]
+
+    def delayed(self, order: Sequence[int], only: set[int] | None = None) -> list[int]:
+        """Each step that takes more than it frees, or those of `only`, right before the first that
+        needs it.
+        """
+        is_late = [
+            self._takes(i) > self._frees(i) if only is None else i in only
+            for i in range(self.count)
+        ]
         found: dict[int, None] = {}
         for i in [*(i for i in order if not is_late[i]), *order]:
             stack = [i]
@@ -195,9 +227,14 @@ class _Graph:
                     found.setdefault(stack.pop())
         return list(found)
 
-    def hastened(self, order: Sequence[int]) -> list[int]:
-        """Each step that frees at least what it takes right after the last that it waits for."""
-        is_early = [0 < self._frees(i) >= self._takes(i) for i in range(self.count)]
+    def hastened(self, order: Sequence[int], only: set[int] | None = None) -> list[int]:
+        """Each step that frees at least what it takes, or those of `only`, right after the last
+        that it waits for.
+        """
+        is_early = [
+            0 < self._frees(i) >= self._takes(i) if only is None else i in only
+            for i in range(self.count)
+        ]
         waits = [len(earlier) for earlier in self.after]
         found: dict[int, None] = {}
         for i in order:

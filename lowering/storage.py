@@ -32,6 +32,11 @@ position.
 """
 
 
+def may_alias(rule: type[Op]) -> bool:
+    """True for ops of which `aliases` can give pairs."""
+    return rule.UPDATES or issubclass(rule, (*VIEW_OPS, Elementwise))
+
+
 def aliases(
     rule: type[Op], specs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
 ) -> tuple[tuple[int, int], ...]:

@@ -94,7 +94,7 @@ def versions() -> dict[str, str]:
     """
     sources = sorted(
         p for folder in ("dialect", "lowering") for p in (_ROOT / folder).rglob("*.py")
-    )
+    ) + sorted((_ROOT / "runtime").glob("compile_*.py"))
     digest = hashlib.sha256()
     for source in sources:
         digest.update(source.name.encode() + b"\0" + source.read_bytes())

@@ -2,17 +2,23 @@
 """The process that runs IREE's compiler: `python compile_worker.py [process flags]`, talked to over
 stdin and stdout.
 
-A request is a JSON object {flags, size} with `size` bytes of MLIR behind it; an answer is {ok,
-size, stage, diagnostics} with `size` bytes of VMFB. Each JSON object is preceded by its length in 4
-bytes. IREE can crash or hang on some inputs; here it takes down only this process, which the parent
-replaces. It imports nothing of gradopt, so that it starts fast.
+A request is a JSON object {flags, size, plan} with `size` bytes of MLIR behind it; an answer is
+{ok, size, stage, diagnostics} with `size` bytes of VMFB. Each JSON object is preceded by its length
+in 4 bytes. With `plan`, memory is decided on the way (compile_arena.py): "" for no, "build" for
+yes, "report" to get what would be decided as `memory` in the answer, with no VMFB. IREE can crash
+or hang on some inputs; here it takes down only this process, which the parent replaces. It imports
+nothing of gradopt, so that it starts fast.
 """
 
 import ctypes
+import gc
+import importlib.util
 import json
 import os
+import pathlib
 import struct
 import sys
+from types import ModuleType
 from typing import Any, BinaryIO
 
 from iree.compiler.api import Output, Session, Source, _initializeGlobalCL, ctypes_dl
@@ -35,8 +41,12 @@ ERROR = 2
 CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
 
 
-def compile_module(source: bytes, flags: list[str]) -> tuple[dict[str, Any], bytes]:
+def compile_module(source: bytes, flags: list[str], plan: str) -> tuple[dict[str, Any], bytes]:
     """The answer to one request."""
+    if plan:
+        planned = attempt_planned(source, flags, plan == "report")
+        if planned is not None:
+            return planned
     diagnostics: list[str] = []
     image = attempt(source, flags, diagnostics)
     if image is not None:
@@ -56,29 +66,114 @@ def attempt(
     except ValueError as error:
         diagnostics.append(str(error))
         return None
-    invocation = session.invocation()
-
-    def collect(severity: int, message: int, size: int, _: Any) -> None:
-        if severity == ERROR:
-            diagnostics.append(ctypes.string_at(message, size).decode(errors="replace"))
-
-    callback = CALLBACK(collect)
-    handle: Any = invocation._inv_p
-    handle = ctypes.c_void_p(handle)
-    ctypes_dl._dylib.ireeCompilerInvocationEnableCallbackDiagnostics(handle, 0, callback, None)
+    run = Run(session, diagnostics)
     if stop_after:
-        ctypes_dl._dylib.ireeCompilerInvocationSetCompileToPhase(handle, stop_after.encode())
-    if not invocation.parse_source(
-        Source.wrap_buffer(session, source + b"\0", buffer_name="gradopt")
-    ):
-        return None  # going on after this would crash
-    if not invocation.execute():
+        run.set_phase("To", stop_after)
+    if not run.parse(source) or not run.invocation.execute():
         return None
-    if stop_after:
-        return b""
-    output = Output.open_membuffer()
-    invocation.output_vm_bytecode(output)
-    return bytes(output.map_memory())
+    return b"" if stop_after else run.image()
+
+
+class Run:
+    """One invocation of IREE's compiler, its errors collected in `diagnostics`."""
+
+    def __init__(self, session: Any, diagnostics: list[str]) -> None:
+        self.session = session
+        self.invocation = session.invocation()
+        handle: Any = self.invocation._inv_p
+        self.handle = ctypes.c_void_p(handle)
+
+        def collect(severity: int, message: int, size: int, _: Any) -> None:
+            if severity == ERROR:
+                diagnostics.append(ctypes.string_at(message, size).decode(errors="replace"))
+
+        self.callback = CALLBACK(collect)  # alive as long as it can be called
+        enable = ctypes_dl._dylib.ireeCompilerInvocationEnableCallbackDiagnostics
+        enable(self.handle, 0, self.callback, None)
+
+    def set_phase(self, which: str, phase: str) -> None:
+        """Start ("From") or stop ("To") at one of STAGES."""
+        name = f"ireeCompilerInvocationSetCompile{which}Phase"
+        getattr(ctypes_dl._dylib, name)(self.handle, phase.encode())
+
+    def parse(self, source: bytes) -> bool:
+        """Read MLIR; going on after False would crash."""
+        buffer = Source.wrap_buffer(self.session, source + b"\0", buffer_name="gradopt")
+        return self.invocation.parse_source(buffer)
+
+    def image(self) -> bytes:
+        output = Output.open_membuffer()
+        self.invocation.output_vm_bytecode(output)
+        return bytes(output.map_memory())
+
+
+# --- with memory decided on the way ---------------------------------------------------------------
+
+
+def attempt_planned(
+    source: bytes, flags: list[str], only_report: bool
+) -> tuple[dict[str, Any], bytes] | None:
+    """The answer of the route through compile_arena; None where it fails: what is wrong with the
+    module is then said by the plain route.
+    """
+    session = Session()
+    try:
+        session.set_flags(*flags)
+    except ValueError:
+        return None
+    start = Run(session, [])
+    start.set_phase("To", "flow")
+    if not start.parse(source) or not start.invocation.execute():
+        return None
+    if not start.invocation.execute_text_pass_pipeline(arena.UP_TO_ALLOCATION):
+        return None
+    module = start.invocation.export_module()
+    try:
+        memory = arena.plan_module(module, packing(), own_slabs(session, module))
+        is_valid = module.verify()
+    except Exception as error:  # an IREE of another form: its own way is always there
+        sys.stderr.write(f"memory was not planned: {type(error).__name__}: {error}\n")
+        return None
+    finally:
+        gc.collect()  # what refers to ops has to go before the session does
+    if only_report:
+        return {"ok": True, "memory": memory}, b""
+    if not is_valid:
+        return None
+    rest = Run(session, [])
+    rest.invocation.import_module(module)
+    if not rest.invocation.execute_text_pass_pipeline(arena.FROM_ALLOCATION):
+        return None
+    rest.set_phase("From", "stream")
+    if not rest.invocation.execute():
+        return None
+    return {"ok": True, "memory": memory}, rest.image()
+
+
+def own_slabs(session: Any, module: Any) -> dict[str, int]:
+    """The bytes that IREE itself needs for the temporaries of each public function: its packings,
+    laid out in a copy.
+    """
+    run = Run(session, [])
+    run.invocation.import_module(module.clone())
+    if not run.invocation.execute_text_pass_pipeline("util.func(iree-stream-layout-slices)"):
+        return {}
+    return arena.slab_sizes(run.invocation.export_module())
+
+
+def load_beside(*parts: str) -> ModuleType:
+    """A module by its file, found from this one's folder: gradopt itself is not imported."""
+    path = pathlib.Path(__file__).parent.joinpath(*parts)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module  # dataclasses look themselves up there
+    spec.loader.exec_module(module)
+    return module
+
+
+def packing() -> ModuleType:
+    return sys.modules.get("packing") or load_beside("..", "lowering", "packing.py")
 
 
 def failing_stage(source: bytes, flags: list[str]) -> str:
@@ -87,6 +182,9 @@ def failing_stage(source: bytes, flags: list[str]) -> str:
         if attempt(source, flags, [], stop_after=stage) is None:
             return stage
     return STAGES[-1]
+
+
+arena = load_beside("compile_arena.py")
 
 
 def read_exactly(stream: BinaryIO, size: int) -> bytes:
@@ -106,7 +204,7 @@ def main() -> None:
             (size,) = struct.unpack("<I", read_exactly(sys.stdin.buffer, 4))
             request = json.loads(read_exactly(sys.stdin.buffer, size))
             source = read_exactly(sys.stdin.buffer, request["size"])
-            answer, image = compile_module(source, request["flags"])
+            answer, image = compile_module(source, request["flags"], request.get("plan", ""))
             header = json.dumps(answer | {"size": len(image)}).encode()
             answers.write(struct.pack("<I", len(header)) + header + image)
             answers.flush()

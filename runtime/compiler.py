@@ -42,24 +42,28 @@ class Worker:
         self._owner = 0
 
     def compile(
-        self, source: bytes, flags: tuple[str, ...], limit: float
+        self, source: bytes, flags: tuple[str, ...], limit: float, plan: str = ""
     ) -> tuple[dict[str, Any], bytes]:
-        """The worker's answer, with stage "timeout" or "crash" where there was none."""
+        """The worker's answer, with stage "timeout" or "crash" where there was none; `plan` as in
+        compile_worker.py.
+        """
         with self.lock:
             is_fresh = self._process is None
-            answer, image = self._attempt(source, flags, limit)
+            answer, image = self._attempt(source, flags, limit, plan)
             if answer.get("stage") == "crash" and not is_fresh:
                 # Somebody else may have ended it, or an earlier module spoilt it.
-                answer, image = self._attempt(source, flags, limit)
+                answer, image = self._attempt(source, flags, limit, plan)
+            if answer.get("stage") in ("crash", "timeout") and plan == "build":
+                answer, image = self._attempt(source, flags, limit, "")  # IREE's own way
             return answer, image
 
     def _attempt(
-        self, source: bytes, flags: tuple[str, ...], limit: float
+        self, source: bytes, flags: tuple[str, ...], limit: float, plan: str
     ) -> tuple[dict[str, Any], bytes]:
         process = self._running()
         deadline = time.monotonic() + limit
         try:
-            request = json.dumps({"flags": flags, "size": len(source)}).encode()
+            request = json.dumps({"flags": flags, "size": len(source), "plan": plan}).encode()
             assert process.stdin is not None
             process.stdin.write(struct.pack("<I", len(request)) + request + source)
             process.stdin.flush()
@@ -144,26 +148,44 @@ def shutdown() -> None:
 
 
 def compile_linalg(
-    text: str, target: Target, name: str, locate: dict[str, list[str]] | None = None
+    text: str,
+    target: Target,
+    name: str,
+    locate: dict[str, list[str]] | None = None,
+    plan: bool = False,
 ) -> bytes:
     """The VMFB of a module, tried on each rung of the target's ladder until one succeeds.
 
-    `locate` maps `file:line` to the ops that stand there, for the error message. Warns when a lower
-    rung had to be used. Raises CompileError with op, location, stage, flags and a saved reproducer
-    when all fail.
+    `locate` maps `file:line` to the ops that stand there, for the error message. With `plan`,
+    memory is decided on the way (compile_arena.py), and the module's reflection says how. Warns
+    when a lower rung had to be used. Raises CompileError with op, location, stage, flags and a
+    saved reproducer when all fail.
     """
+    return _down_the_ladder(text, target, name, locate or {}, "build" if plan else "")[1]
+
+
+def plan_linalg(text: str, target: Target, name: str) -> dict[str, Any]:
+    """What would be decided about the memory of each public function of a module, by name; {} where
+    the route that decides fails.
+    """
+    return _down_the_ladder(text, target, name, {}, "report")[0].get("memory", {})
+
+
+def _down_the_ladder(
+    text: str, target: Target, name: str, locate: dict[str, list[str]], plan: str
+) -> tuple[dict[str, Any], bytes]:
     source = text.encode()
     limit = float(os.environ.get("GRADOPT_COMPILE_TIMEOUT", TIME_LIMIT))
     failures: list[tuple[Rung, dict[str, Any]]] = []
     for rung in target.ladder:
         flags = (*target.flags, *rung.flags)
-        answer, image = _worker(rung.process_flags).compile(source, flags, limit)
+        answer, image = _worker(rung.process_flags).compile(source, flags, limit, plan)
         if answer["ok"]:
             if failures:
                 _warn(name, rung, failures[0][1])
-            return image
+            return answer, image
         failures.append((rung, answer))
-    raise CompileError(_explain(text, target, name, failures, locate or {}))
+    raise CompileError(_explain(text, target, name, failures, locate))
 
 
 def _warn(name: str, rung: Rung, first: dict[str, Any]) -> None:
@@ -171,7 +193,7 @@ def _warn(name: str, rung: Rung, first: dict[str, Any]) -> None:
     warnings.warn(
         f"IREE could not compile '{name}' with the default flags ({reason}); it was compiled with "
         f"rung '{rung.name}'",
-        stacklevel=2,
+        stacklevel=4,
     )
 
 

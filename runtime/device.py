@@ -15,6 +15,7 @@ from ..lowering.linalg.build import DISAGREE
 from ..lowering.target import target as find_target
 
 HOST_MEMORY = int(iree.MemoryType.HOST_LOCAL) | int(iree.MemoryType.DEVICE_VISIBLE)
+DEVICE_MEMORY = int(iree.MemoryType.DEVICE_LOCAL)
 ALIGNMENT = 64
 ANY_USE = int(iree.BufferUsage.DEFAULT) | int(iree.BufferUsage.MAPPING)
 
@@ -69,6 +70,11 @@ class Module:
         """The exported function, or None."""
         return self._module.lookup_function(name)
 
+    def about(self, name: str) -> dict[str, str]:
+        """What the module says about a function: its reflection entries."""
+        found = self.function(name)
+        return dict(found.reflection) if found is not None else {}
+
     def call(self, function: Any, arguments: list[Any], results: int) -> list[Any]:
         """Run a function to its end; buffer views in, buffer views out."""
         given = iree.VmVariantList(len(arguments))
@@ -98,8 +104,34 @@ class Module:
         return [Array(v, tuple(v.shape), d) for v, d in zip(found, dtypes, strict=True)]
 
 
+class Lease:
+    """Memory lent out of a pool; it goes back when nothing refers to the lease any more."""
+
+    __slots__ = ("pool", "view")
+
+    def __init__(self, view: Any, pool: list[Any]) -> None:
+        self.view = view
+        self.pool = pool
+
+    def __del__(self) -> None:
+        self.pool.append(self.view)
+
+
 def _nothing() -> None:
     return None
+
+
+def _root(array: np.ndarray) -> np.ndarray:
+    """The array that all views of an array, and views of those, keep alive: NumPy makes the owner
+    of memory their base, not what they were made from.
+    """
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array
+
+
+def _let_go(lease: Lease) -> None:
+    """What held the lease is gone."""
 
 
 class Array(np.lib.mixins.NDArrayOperatorsMixin):
@@ -111,8 +143,11 @@ class Array(np.lib.mixins.NDArrayOperatorsMixin):
 
     __array_priority__ = 100
 
-    def __init__(self, view: Any, shape: tuple[int, ...], dtype: np.dtype) -> None:
+    def __init__(
+        self, view: Any, shape: tuple[int, ...], dtype: np.dtype, lease: Lease | None = None
+    ) -> None:
         self._view = view
+        self._lease = lease  # the memory's, if it goes back to a pool
         self._host: Callable[[], np.ndarray | None] = _nothing  # weakly, what NumPy reads it by
         self.shape = shape
         self.dtype = dtype
@@ -138,10 +173,13 @@ class Array(np.lib.mixins.NDArrayOperatorsMixin):
             )
         return self._view
 
-    def give_up(self) -> bool:
-        """Let go of the memory, for a donation; False if NumPy arrays still read it."""
-        self._view = None
-        return self._host() is None
+    def give_up(self) -> "Donation":
+        """Let go of the memory, for a donation; DonationError if somebody did before."""
+        with _lock:
+            view = self.buffer_view()
+            self._view = None
+            lease, self._lease = self._lease, None
+            return Donation(self, view, lease, self._host() is None)
 
     def is_deleted(self) -> bool:
         """True once the array was donated."""
@@ -149,15 +187,18 @@ class Array(np.lib.mixins.NDArrayOperatorsMixin):
 
     def numpy(self) -> np.ndarray:
         """The elements as a read-only NumPy array, which shares the memory and keeps it alive."""
-        view = self.buffer_view()
         with _lock:
-            host = self._host()
-            if host is None:
-                bits = np.dtype(np.uint16) if self.dtype == bfloat16 else self.dtype
-                host = view.get_buffer().map().asarray(self.shape, bits)
-                host.setflags(write=False)
-                self._host = weakref.ref(host)
-        return host.view(self.dtype)  # all of NumPy's views keep `host` alive
+            view = self.buffer_view()
+            root = self._host()
+            if root is None:
+                root = _root(view.get_buffer().map().asarray((self.nbytes,), np.dtype(np.uint8)))
+                self._host = weakref.ref(root)
+                if self._lease is not None:
+                    weakref.finalize(root, _let_go, self._lease).atexit = False
+        bits = np.dtype(np.uint16) if self.dtype == bfloat16 else self.dtype
+        host = np.ndarray(self.shape, bits, buffer=root)
+        host.setflags(write=False)
+        return host.view(self.dtype)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         array = self.numpy()
@@ -209,6 +250,20 @@ class Array(np.lib.mixins.NDArrayOperatorsMixin):
         return f"Array({np.array2string(self.numpy(), separator=', ')}, dtype={self.dtype.name})"
 
 
+class Donation:
+    """What a donated array gave up: its memory, and whether that is free to be written to."""
+
+    def __init__(self, array: Array, view: Any, lease: Lease | None, is_free: bool) -> None:
+        self.array = array
+        self.view = view
+        self.lease = lease
+        self.is_free = is_free
+
+    def undo(self) -> None:
+        """Give the memory back to the array."""
+        self.array._view, self.array._lease = self.view, self.lease
+
+
 IN_PLACE = "add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "pow"
 for _name in IN_PLACE:  # `x += 1` gives the name a new array: this one cannot be written to
     setattr(Array, f"__i{_name}__", getattr(Array, f"__{_name}__"))
@@ -220,13 +275,7 @@ def borrow(allocator: Any, array: np.ndarray, keep: list[Any]) -> Any:
     IREE does not keep the memory alive: what has to live as long as the view is used is appended to
     `keep`. Its code assumes memory aligned to 64 bytes, and crashes on other.
     """
-    flags = array.flags
-    if not (
-        flags.c_contiguous
-        and flags.writeable
-        and array.ctypes.data % ALIGNMENT == 0
-        and array.dtype.isnative
-    ):
+    if not can_borrow(array):
         return copy_in(allocator, array)
     buffer = allocator.import_host_allocation(
         _raw(array), memory_type=HOST_MEMORY, allowed_usage=ANY_USE
@@ -235,14 +284,37 @@ def borrow(allocator: Any, array: np.ndarray, keep: list[Any]) -> Any:
     return iree.HalBufferView(buffer, array.shape, ELEMENT_TYPES[array.dtype])
 
 
+def can_borrow(array: np.ndarray) -> bool:
+    """Whether IREE can take an array's memory as it is."""
+    flags = array.flags
+    return (
+        flags.c_contiguous
+        and flags.writeable
+        and array.ctypes.data % ALIGNMENT == 0
+        and array.dtype.isnative
+    )
+
+
 def copy_in(allocator: Any, array: np.ndarray) -> Any:
     """A buffer view on device memory of its own, with the array's contents."""
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     view = allocate(allocator, array.shape, array.dtype)
-    if array.size:
-        view.get_buffer().map().asarray(array.shape, _raw(array).dtype)[...] = _raw(array)
+    fill(view, array)
     return view
+
+
+def fill(view: Any, array: np.ndarray) -> None:
+    """Write an array's elements to a buffer view's memory."""
+    if array.size:
+        bits = _raw(array)
+        view.get_buffer().map().asarray(array.shape, bits.dtype.newbyteorder("="))[...] = bits
+
+
+def contents(view: Any, dtype: np.dtype) -> np.ndarray:
+    """The elements in a buffer view's memory, without a copy."""
+    bits = np.dtype(np.uint16) if dtype == bfloat16 else dtype
+    return view.get_buffer().map().asarray(tuple(view.shape), bits).view(dtype)
 
 
 def allocate(allocator: Any, shape: tuple[int, ...], dtype: np.dtype) -> Any:
@@ -252,6 +324,13 @@ def allocate(allocator: Any, shape: tuple[int, ...], dtype: np.dtype) -> Any:
         memory_type=HOST_MEMORY, allowed_usage=ANY_USE, allocation_size=size
     )
     return iree.HalBufferView(buffer, shape, ELEMENT_TYPES[dtype])
+
+
+def allocate_arena(allocator: Any, size: int) -> Any:
+    """A buffer for temporaries, which only the device sees."""
+    return allocator.allocate_buffer(
+        memory_type=DEVICE_MEMORY, allowed_usage=ANY_USE, allocation_size=max(size, ALIGNMENT)
+    )
 
 
 def _raw(array: np.ndarray) -> np.ndarray:

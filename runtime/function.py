@@ -4,8 +4,10 @@ are called with.
 """
 
 import functools
+import json
 import threading
 import types
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,15 +20,27 @@ from ..dialect.graph import Graph, spec_of, trace
 from ..dialect.mlir import ir
 from ..dialect.tensor import Tensor
 from ..errors import ArgumentError, DonationError, OpError, TraceError
-from ..lowering import pipeline
-from ..lowering.bufferize import mark_donated
+from ..lowering import memory_report, pipeline, plan_memory
+from ..lowering.bufferize import STATIC, mark_donated, mark_static, storage_of_results, unmark
 from ..lowering.rematerialize import POLICIES
 from ..lowering.target import Target
 from ..lowering.target import target as find_target
 from . import cache
 from .arguments import check_types, not_arrays, positional
-from .compiler import compile_linalg
-from .device import Array, Module, allocate, borrow, copy_in
+from .compiler import compile_linalg, plan_linalg
+from .device import (
+    Array,
+    Donation,
+    Lease,
+    Module,
+    allocate,
+    allocate_arena,
+    borrow,
+    can_borrow,
+    contents,
+    fill,
+)
+from .memory import MemoryReport
 from .signature import module_key
 
 _lock = threading.Lock()
@@ -39,6 +53,7 @@ def compile(  # noqa: A001 - go.compile
     *,
     target: str = "cpu",
     donate: int | Sequence[int] = (),
+    static_alloc: bool = False,
     memory_budget: float | int | str | None = None,
     remat: str | None = None,
     disk_cache: bool = True,
@@ -54,8 +69,10 @@ def compile(  # noqa: A001 - go.compile
     makes it compute values anew instead of keeping them, as little as fits; PassError where it
     cannot.
     `remat="cheap"` does so for whatever is cheap to compute, "all" for all values.
-    With `disk_cache=False` the compiled module is not kept for other processes. Can be used as a
-    decorator.
+    With `static_alloc=True` calls allocate nothing once the first has run: temporaries live in one
+    arena that every call uses again, and a result's memory is used again when the array and every
+    NumPy view of it are gone. With `disk_cache=False` the compiled module is not kept for other
+    processes. Can be used as a decorator.
     """
     if fn is not None and not callable(fn) and not isinstance(fn, Graph):
         raise ArgumentError(f"expected a function or a Graph to compile, got {fn!r:.60}")
@@ -64,6 +81,7 @@ def compile(  # noqa: A001 - go.compile
             compile,
             target=target,
             donate=donate,
+            static_alloc=static_alloc,
             memory_budget=memory_budget,
             remat=remat,
             disk_cache=disk_cache,
@@ -72,7 +90,7 @@ def compile(  # noqa: A001 - go.compile
     if not all(isinstance(position, int) for position in donated):
         raise ArgumentError(f"donate expected positions of arguments, got {donate!r}")
     options = rematerialization(memory_budget, remat)
-    return CachedFunction(fn, find_target(target), donated, disk_cache, options)
+    return CachedFunction(fn, find_target(target), donated, disk_cache, static_alloc, options)
 
 
 def rematerialization(memory_budget: Any = None, remat: str | None = None) -> str:
@@ -106,6 +124,7 @@ class CachedFunction:
         target: Target,
         donate: tuple[int, ...],
         disk_cache: bool,
+        static_alloc: bool = False,
         remat: str = "",
     ) -> None:
         if not isinstance(fn, Graph):
@@ -119,6 +138,8 @@ class CachedFunction:
         self.donate = donate
         self.disk_cache = disk_cache
         self.remat = remat
+        self.static_alloc = static_alloc
+        self._warned = False
         self._bound: dict[Any, Executable] = {}
         self._lock = threading.Lock()
 
@@ -163,12 +184,45 @@ class CachedFunction:
         graph = self.trace(*specs)
         with graph.context:
             module = ir.Module.parse(graph.mlir(locations=True))
-            mark_donated(symbols(module)[graph.name], self._donated(graph))
+            self._mark(graph, module)
         for name, passes in pipeline.stages(self.remat).items():
             pipeline.run(module, passes)
             if name == stage:
                 break
         return module.operation.get_asm(use_name_loc_as_prefix=True)
+
+    def memory_report(self, *specs: Any) -> MemoryReport:
+        """The memory of a call with arguments like `specs`: what it takes and returns, how donated
+        arguments are used again, and what IREE and gradopt need for temporaries.
+        """
+        graph = self.trace(*specs)
+        with graph.context:
+            module = ir.Module.parse(graph.mlir(locations=True))
+            self._mark(graph, module)
+            places = storage_of_results(symbols(module)[graph.name])
+            lowered, _ = pipeline.lower(module, self.target, self.remat)
+            text = lowered.operation.get_asm(enable_debug_info=True)
+        decided = plan_linalg(text, self.target, graph.name).get(graph.name, {})
+        for stage in ("differentiated", "simplified", "rematerialized"):
+            pipeline.run(module, pipeline.stages(self.remat)[stage])
+        with graph.context:
+            plan = memory_report.report(plan_memory.plan(symbols(module)[graph.name]))
+        return MemoryReport.of(graph, places, decided, plan)
+
+    def _mark(self, graph: Graph, module: ir.Module) -> bool:
+        """Write the options into a graph's module; whether allocation is static."""
+        function = symbols(module)[graph.name]
+        mark_donated(function, self._donated(graph))
+        if not self.static_alloc or mark_static(function):
+            return self.static_alloc
+        if not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"'{graph.name}' has extents that are known only when it is called; it runs "
+                "without static_alloc",
+                stacklevel=4,
+            )
+        return False
 
     def _bind(self, key: Any, arguments: tuple[Any, ...]) -> "Executable":
         graph = self.trace(*arguments)
@@ -185,10 +239,14 @@ class CachedFunction:
                 [spec_of(a) for a in trees.leaves(arguments)],
             )
         with graph.context:
-            donated = self._donated(graph)
-            pairs = mark_donated(symbols(graph.module)[graph.name], donated)
-            module = module_for(graph, self.target, self.disk_cache, self.remat)
-        self._bound[key] = Executable(graph, module, donated, pairs)
+            function = symbols(graph.module)[graph.name]
+            is_static = self._mark(graph, graph.module)
+            places = storage_of_results(function)
+            try:
+                module = module_for(graph, self.target, self.disk_cache, self.remat)
+            finally:
+                unmark(function)  # the graph may be compiled with other options
+        self._bound[key] = Executable(graph, module, self._donated(graph), places, is_static)
         return self._bound[key]
 
     def _donated(self, graph: Graph) -> list[int]:
@@ -229,18 +287,29 @@ def module_for(graph: Graph, target: Target, disk_cache: bool, remat: str = "") 
 
 def compile_graph(module: ir.Module, name: str, target: Target, remat: str = "") -> bytes:
     """The VMFB of a graph's module, which is lowered in a copy."""
+    function = symbols(module)[name]
+    is_planned = STATIC in function.attributes or bool(storage_of_results(function))
     lowered, ops = pipeline.lower(module, target, remat)
     with module.context:
-        return compile_linalg(lowered.operation.get_asm(enable_debug_info=True), target, name, ops)
+        text = lowered.operation.get_asm(enable_debug_info=True)
+        return compile_linalg(text, target, name, ops, is_planned)
 
 
 class Executable:
-    """A compiled graph with what a call needs to know: types, donated inputs, spare storage, the
-    results' structure.
+    """A compiled graph with what a call needs to know: types, donated inputs, the memory that calls
+    use again, the results' structure.
+
+    Memory that is in use by one call or array is in no pool, so that calls of several threads at
+    once each have their own.
     """
 
     def __init__(
-        self, graph: Graph, module: Module, donated: list[int], pairs: list[tuple[int, int]]
+        self,
+        graph: Graph,
+        module: Module,
+        donated: list[int],
+        places: list[tuple[int, int | None]],
+        is_static: bool,
     ) -> None:
         self.name = graph.name
         self.names = graph.input_names
@@ -249,49 +318,34 @@ class Executable:
         self.out_tree = graph.out_tree
         self.module = module
         self.donated = donated
-        self.storage = [p for p, _ in pairs]  # donated inputs whose storage a result takes over
-        self._function = module.function(graph.name)
-        self._spare: dict[int, list[Any]] = {position: [] for position in self.storage}
+        self.places = places
+        self.is_static = is_static
+        self.function = module.function(graph.name)
+        about = module.about(graph.name)
+        self.in_place = _in_place(about)
+        self.result_of = {position: result for result, position in places if position is not None}
+        self.arena_size = int(about.get("iree.abi.transients.size.constant", 0))
+        self.arenas: list[Any] = []
+        self.pools: dict[int, list[Any]] = {result: [] for result, _ in places}
+        self.staging: dict[int, list[Any]] = {i: [] for i in range(len(self.inputs))}
 
     def __call__(self, leaves: list[Any]) -> Any:
-        if self.donated:
-            self._check_donated(leaves)
-        allocator = self.module.device.allocator
-        keep: list[Any] = []
-        views = [self._view(i, leaf, allocator, keep) for i, leaf in enumerate(leaves)]
-        storage = [self._take_spare(position, allocator) for position in self.storage]
-        found = self.module.call(self._function, views + storage, len(self.outputs))
-        for position in self.donated:
-            leaf = leaves[position]
-            is_free = leaf.give_up() if isinstance(leaf, Array) else True
-            if is_free and position in self._spare:
-                self._spare[position].append(views[position])
+        call = Call(self)
+        try:
+            found = call.run(leaves)
+        except BaseException:
+            call.undo()
+            raise
+        finally:
+            call.close()
         results = [
-            Array(v, tuple(v.shape), s.dtype) for v, s in zip(found, self.outputs, strict=True)
+            Array(view, tuple(view.shape), spec.dtype, lease)
+            for (view, lease), spec in zip(found, self.outputs, strict=True)
         ]
         return tuple(results) if self.out_tree is None else trees.unflatten(self.out_tree, results)
 
-    def _view(self, position: int, leaf: Any, allocator: Any, keep: list[Any]) -> Any:
-        """The buffer view of an argument. A donated NumPy array is copied, since its memory stays
-        the caller's.
-        """
-        if isinstance(leaf, Array):
-            return leaf.buffer_view()
-        return (
-            copy_in(allocator, leaf) if position in self._spare else borrow(allocator, leaf, keep)
-        )
-
-    def _take_spare(self, position: int, allocator: Any) -> Any:
-        """Storage of the size of a donated input: what the call before gave up, or new memory in
-        the first call.
-        """
-        try:
-            return self._spare[position].pop()
-        except IndexError:
-            spec = self.inputs[position]
-            return allocate(allocator, spec.shape, spec.dtype)  # type: ignore[arg-type]
-
-    def _check_donated(self, leaves: list[Any]) -> None:
+    def check_donated(self, leaves: list[Any]) -> None:
+        """Raise where an array is donated and given again."""
         arrays = [id(leaf) for leaf in leaves if isinstance(leaf, Array)]
         for i in self.donated:
             if isinstance(leaves[i], Array) and arrays.count(id(leaves[i])) > 1:
@@ -300,3 +354,106 @@ class Executable:
                     f"'{self.names[i]}' also as another argument; "
                     "pass a copy, or do not donate it"
                 )
+
+
+def _in_place(about: dict[str, str]) -> set[int]:
+    """The donated inputs that a module may overwrite, from its reflection."""
+    found = json.loads(about.get("gradopt.memory", "{}"))
+    return {tie["donated"] for tie in found.get("ties", []) if tie["in_place"]}
+
+
+class Call:
+    """One call: the memory it takes from pools and donated arrays, and where that goes after it."""
+
+    def __init__(self, executable: Executable) -> None:
+        self.executable = executable
+        self.donations: dict[int, Donation] = {}
+        self.lent: list[tuple[list[Any], Any]] = []  # pools, and what goes back there at the end
+        self.keep: list[Any] = []
+
+    def run(self, leaves: list[Any]) -> list[tuple[Any, Lease | None]]:
+        """The results' buffer views, and the leases of those that go back to a pool."""
+        e = self.executable
+        if e.donated:
+            e.check_donated(leaves)
+            for i in e.donated:
+                if isinstance(leaves[i], Array):
+                    self.donations[i] = leaves[i].give_up()
+        overwritten: dict[int | None, tuple[Any, Lease | None]] = {}
+        arguments = [self._argument(i, leaf, overwritten) for i, leaf in enumerate(leaves)]
+        places = [overwritten[p] if p in overwritten else self._place(r) for r, p in e.places]
+        arguments += [view for view, _ in places]
+        if e.is_static:
+            arguments.append(self._borrow(e.arenas, lambda a: allocate_arena(a, e.arena_size)))
+        returned = e.module.call(e.function, arguments, len(e.outputs))
+        found: list[tuple[Any, Lease | None]] = [(view, None) for view in returned]
+        for (result, position), place in zip(e.places, places, strict=True):
+            found[result] = place
+            if position in self.donations and position not in e.in_place:
+                self._adopt(self.donations[position], e.pools[result])
+        return found
+
+    def _argument(
+        self, i: int, leaf: Any, overwritten: dict[int | None, tuple[Any, Lease | None]]
+    ) -> Any:
+        """The buffer view of an argument. What the call overwrites is a copy where NumPy reads the
+        donated array, or it is itself NumPy's: that memory stays the caller's.
+        """
+        e = self.executable
+        donation = self.donations.get(i)
+        if i in e.in_place:
+            if donation is not None and donation.is_free:
+                overwritten[i] = donation.view, donation.lease
+            else:
+                overwritten[i] = self._place(e.result_of[i])
+                old = leaf if donation is None else contents(donation.view, leaf.dtype)
+                fill(overwritten[i][0], old)
+            return overwritten[i][0]
+        if donation is not None:
+            return donation.view
+        if isinstance(leaf, Array):
+            return leaf.buffer_view()
+        allocator = e.module.device.allocator
+        if i in e.result_of or (e.is_static and not can_borrow(leaf)):
+            pool = e.pools[e.result_of[i]] if i in e.result_of else e.staging[i]
+            view = self._borrow(pool, lambda a: allocate(a, leaf.shape, leaf.dtype))
+            fill(view, leaf)
+            return view
+        return borrow(allocator, leaf, self.keep)
+
+    def _place(self, result: int) -> tuple[Any, Lease]:
+        """Memory for a result."""
+        e = self.executable
+        spec, pool = e.outputs[result], e.pools[result]
+        view = _pop(pool) or allocate(e.module.device.allocator, spec.shape, spec.dtype)  # type: ignore[arg-type]
+        return view, Lease(view, pool)
+
+    def _borrow(self, pool: list[Any], make: Callable[[Any], Any]) -> Any:
+        """Memory for the time of the call."""
+        found = _pop(pool) or make(self.executable.module.device.allocator)
+        self.lent.append((pool, found))
+        return found
+
+    def _adopt(self, donation: Donation, pool: list[Any]) -> None:
+        """Keep a donated array's memory for the next call, unless it goes to another pool, or
+        enough is there: a pool grows only when it had nothing to give.
+        """
+        if donation.is_free and donation.lease is None and not pool:
+            pool.append(donation.view)
+
+    def undo(self) -> None:
+        """The call failed: donated arrays are as they were."""
+        for donation in self.donations.values():
+            donation.undo()
+
+    def close(self) -> None:
+        """The call is over."""
+        for pool, view in self.lent:
+            pool.append(view)
+
+
+def _pop(pool: list[Any]) -> Any:
+    try:
+        return pool.pop()
+    except IndexError:
+        return None

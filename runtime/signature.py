@@ -19,7 +19,7 @@ def module_key(text: str, target: Target, remat: str = "") -> str:
     about = {
         "graph": text,
         "remat": remat,
-        "target": target.identity(),
+        "target": [target.identity(), target.driver],
         "flags": [target.flags, [(r.flags, r.process_flags) for r in target.ladder]],
         "versions": versions(),
     }

@@ -34,6 +34,7 @@ COMPILED = {
     "random.md",
     "compile.md",
     "artifacts.md",
+    "memory.md",
 }
 """Pages whose examples need IREE's compiler."""
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
