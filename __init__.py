@@ -2,8 +2,8 @@
 """gradopt: the training compiler for IREE. `import gradopt as go`."""
 
 # ruff: noqa: A004 - NumPy's names are the point
+from .dialect import checkpoint_policies, random
 from .dialect import optimizer as optim
-from .dialect import random
 from .dialect.activation import (
     celu,
     elu,
@@ -222,6 +222,7 @@ from .dialect.transcendental import (
 from .dialect.transform import grad, jvp, value_and_grad, vjp
 from .dialect.types import TensorSpec
 from .lowering import services
+from .lowering.residuals import print_residuals, residuals
 from .runtime.artifact import export
 from .runtime.cache import cache_info
 from .runtime.device import Array, device_put

@@ -25,6 +25,12 @@ lowering/call_rules.py.
 """
 
 
+COTANGENT, PRIMALS = "gradopt.cotangent", "gradopt.primals"
+"""Attributes of derived functions: of an argument that is a cotangent, of the function how many
+results stand before the gradients.
+"""
+
+
 class StopGradientOp(Unary, name="stop_gradient"):
     """x itself, with a gradient of 0.
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..errors import GradientError
 from . import trees
+from .checkpoint_policies import Policy, nothing_saveable
 from .control import CHECKPOINT, CUSTOM_VJP, call
 from .creation import constant, zeros
 from .graph import Graph, function_name, trace_inside, trace_private
@@ -138,18 +139,32 @@ def _gradients(name: str, found: Any, arguments: Any, specs: list[TensorSpec]) -
     return result
 
 
-def checkpoint(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """`fn`, of which nothing but the arguments is kept for its backward: it is computed anew there.
+def checkpoint(fn: Callable[..., Any] | None = None, *, policy: Policy = nothing_saveable) -> Any:
+    """`fn`, of which only the arguments, and what `policy` saves, are kept for its backward: the
+    rest is computed anew there.
 
-    Less memory for more work; values and gradients are the same.
+    Less memory for more work; values and gradients are the same. Policies stand in
+    `go.checkpoint_policies`. Can be used as a decorator.
     """
+    if not isinstance(policy, Policy):
+        got = f"got {policy!r:.60}"
+        raise GradientError(f"checkpoint expected a policy of go.checkpoint_policies, {got}")
+    if fn is None:
+        return functools.partial(checkpoint, policy=policy)
 
     @functools.wraps(fn)
     def wrapped(*arguments: Any, **keywords: Any) -> Any:
         bound = functools.update_wrapper(functools.partial(fn, **keywords), fn) if keywords else fn
         inner, operands = trace_inside(bound, arguments)
         with inner.context:
-            inner.func.attributes[CHECKPOINT] = ir.UnitAttr.get()
+            inner.func.attributes[CHECKPOINT] = _policy_attribute(policy)
         return trees.unflatten(inner.out_tree, call(inner.func, *operands))
 
     return wrapped
+
+
+def _policy_attribute(policy: Policy) -> ir.Attribute:
+    if policy == nothing_saveable:
+        return ir.UnitAttr.get()
+    names = ir.ArrayAttr.get([ir.StringAttr.get(n) for n in policy.names])
+    return ir.DictAttr.get({"policy": ir.StringAttr.get(policy.name), "names": names})

@@ -7,11 +7,14 @@ derived function is made of gradopt ops only, so it can be differentiated again.
 """
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 from ..dialect.base import NO_GRADIENT, Op, wrap
 from ..dialect.builder import Builder
 from ..dialect.control import (
+    COTANGENT,
+    PRIMALS,
     DerivativeOp,
     JvpOp,
     VjpOp,
@@ -38,6 +41,7 @@ from .call_rules import (
 from .decompose import expand, needs_rule
 from .inline import callee_of, callees_first, clone_body
 from .passes import failure, gradopt_pass, single_block
+from .policies import SAVING, resumed_function, use_saving_functions
 
 
 @gradopt_pass("gradopt-differentiate")
@@ -124,24 +128,43 @@ class Differentiation:
         callee = self.functions[request.callee]
         labels = request.intermediates if rule is VjpOp else ()
         inputs, results = rule.infer(callee, request.wrt, request.heads, intermediates=labels)
-        name = f"{request.callee}_{rule.MNEMONIC}"
-        while name in self.taken:
-            name += "_"
-        self.taken.add(name)
-        types = [s.to_mlir() for s in inputs], [s.to_mlir() for s in results]
-        with ir.InsertionPoint(self.module.body), location:
-            self.functions[name] = func.FuncOp(name, types, visibility="private")
         names = argument_names(callee)
         names += (
             [f"ct{i}" for i in request.heads]
             if rule is VjpOp
             else [f"d_{names[i]}" for i in request.wrt]
         )
-        self.functions[name].arg_attrs = ir.ArrayAttr.get(
-            [ir.DictAttr.get({"gradopt.name": ir.StringAttr.get(n)}) for n in names]
-        )
-        self.functions[name].add_entry_block([ir.Location.name(n, location) for n in names])
-        return self.functions[name]
+        types = [s.to_mlir() for s in inputs], [s.to_mlir() for s in results]
+        with location:
+            function = self.private_function(f"{request.callee}_{rule.MNEMONIC}", *types, names)
+        if rule is VjpOp:  # for gradopt-partition
+            count = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), len(callee.type.results))
+            function.attributes[PRIMALS] = count
+            about = [{a.name: a.attr for a in d} for d in function.arg_attrs]
+            for attributes in about[len(callee.type.inputs) :]:
+                attributes[COTANGENT] = ir.UnitAttr.get()
+            function.arg_attrs = ir.ArrayAttr.get([ir.DictAttr.get(a) for a in about])
+        return function
+
+    def private_function(
+        self,
+        name: str,
+        inputs: Sequence[ir.Type],
+        results: Sequence[ir.Type],
+        names: Sequence[str],
+    ) -> func.FuncOp:
+        """A new private function with an empty body; `names` are those of its arguments."""
+        while name in self.taken:
+            name += "_"
+        self.taken.add(name)
+        location = ir.Location.current
+        with ir.InsertionPoint(self.module.body):
+            function = func.FuncOp(name, (list(inputs), list(results)), visibility="private")
+        about = [ir.DictAttr.get({"gradopt.name": ir.StringAttr.get(n)}) for n in names]
+        function.arg_attrs = ir.ArrayAttr.get(about)
+        function.add_entry_block([ir.Location.name(n, location) for n in names])
+        self.functions[name] = function
+        return function
 
     # --- reverse mode -----------------------------------------------------------------------------
 
@@ -159,6 +182,7 @@ class Differentiation:
                 values = self._body(request, list(block.arguments)[:count], location)
             values = expand(block, needs_rule, values)
             values = use_forward_functions(self.functions, block, values)
+            values = use_saving_functions(self.functions, block, values, self.private_function)
             results, tags = values[: len(callee.type.results)], values[len(callee.type.results) :]
             inputs = [*(block.arguments[i] for i in request.wrt), *tags]
             seeds = list(
@@ -222,7 +246,16 @@ class Differentiation:
         wrt = tuple(i for i, o in enumerate(operands) if is_float(o.dtype))
         derived = self.vjp(Request(callee.name.value, wrt, heads, body=True), op.location)
         again = [optimization_barrier(o) for o in operands]
-        found = call(derived, *again, *(cts[i] for i in heads))[len(cts) :]
+        given = [cts[i] for i in heads]
+        if SAVING in op.operation.attributes:
+            count = len(self.functions[op.operation.attributes[SAVING].value].type.results)
+            saved = [optimization_barrier(wrap(r)) for r in list(op.operation.results)[count:]]
+            make = self.private_function
+            with op.location:
+                derived = resumed_function(self.functions, derived, count, len(saved), make)
+            found = call(derived, *again, *given, *saved)
+        else:
+            found = call(derived, *again, *given)[len(cts) :]
         gradients: list[Any] = [None] * len(operands)
         for i, gradient in zip(wrt, found, strict=True):
             gradients[i] = gradient

@@ -22,7 +22,9 @@ from . import (
     differentiate,
     inline,
     memref,
+    partition,
     plan_memory,
+    rematerialize,
     simplify,
     to_linalg,
     to_llvm,
@@ -34,10 +36,11 @@ STAGES = {
     "graph": "",
     "differentiated": "gradopt-differentiate,gradopt-inline,symbol-dce",
     "simplified": "gradopt-decompose{keep-lowered=true},gradopt-simplify",
+    "rematerialized": "",
     "linalg": "convert-gradopt-to-linalg,gradopt-bufferize",
 }
 """What happens to a graph before IREE gets it: each stage's name and the passes that lead to it
-from the one before.
+from the one before; `stages` has those that depend on options.
 """
 
 JIT_STAGES = STAGES | {
@@ -232,20 +235,25 @@ def run(
                 after(step, time.perf_counter() - start)
 
 
-def stages(target: Target) -> dict[str, str]:
-    """The stages of a target and the passes that lead to each."""
-    return STAGES if target.ladder else JIT_STAGES
+def stages(target: Target, remat: str = "") -> dict[str, str]:
+    """The stages of a target and the passes that lead to each; `remat` are the options of
+    gradopt-rematerialize, which is left out without.
+    """
+    passes = f"gradopt-rematerialize{{{remat}}}" if remat else ""
+    return (STAGES if target.ladder else JIT_STAGES) | {"rematerialized": passes}
 
 
-def lower(module: ir.Module, target: Target) -> tuple[ir.Module, dict[str, list[str]]]:
+def lower(
+    module: ir.Module, target: Target, remat: str = ""
+) -> tuple[ir.Module, dict[str, list[str]]]:
     """A copy of a module as the compiler of a target gets it, and the names of the ops that stood
     at each `file:line` before they were lowered. Raises PassError for element types that the target
-    does not compute in.
+    does not compute in. `remat`: see `stages`.
     """
     names: dict[str, list[str]] = {}
     with module.context:
         copy = ir.Module.parse(module.operation.get_asm(enable_debug_info=True))
-        for stage, passes in stages(target).items():
+        for stage, passes in stages(target, remat).items():
             if stage == "linalg":
                 check_dtypes(copy, target)
                 names = _ops_by_line(copy)
@@ -275,7 +283,9 @@ __all__ = [
     "inline",
     "memref",
     "parse",
+    "partition",
     "plan_memory",
+    "rematerialize",
     "run",
     "simplify",
     "to_linalg",

@@ -22,6 +22,7 @@ from ..dialect.tensor import Tensor
 from ..errors import ArgumentError, DonationError, OpError, TraceError
 from ..lowering import memory_report, pipeline, plan_memory
 from ..lowering.bufferize import STATIC, mark_donated, mark_static, storage_of_results, unmark
+from ..lowering.rematerialize import POLICIES
 from ..lowering.target import Target
 from ..lowering.target import target as find_target
 from . import cache
@@ -53,6 +54,8 @@ def compile(  # noqa: A001 - go.compile
     target: str = "cpu",
     donate: int | Sequence[int] = (),
     static_alloc: bool = False,
+    memory_budget: float | int | str | None = None,
+    remat: str | None = None,
     disk_cache: bool = True,
 ) -> Any:
     """Compile a Python function or a graph for a target; the result is called like the function.
@@ -62,6 +65,10 @@ def compile(  # noqa: A001 - go.compile
     compiled Python function called in a trace becomes part of what is traced.
     `donate` lists positions of arguments that the caller gives up: results of the same types are
     written into their storage, without allocating, and the donated arrays cannot be used again.
+    `memory_budget`, bytes (1_000_000, "12MiB") or a fraction of what the function needs (0.5),
+    makes it compute values anew instead of keeping them, as little as fits; PassError where it
+    cannot.
+    `remat="cheap"` does so for whatever is cheap to compute, "all" for all values.
     With `static_alloc=True` calls allocate nothing once the first has run: temporaries live in one
     arena that every call uses again, and a result's memory is used again when the array and every
     NumPy view of it are gone. With `disk_cache=False` the compiled module is not kept for other
@@ -75,12 +82,35 @@ def compile(  # noqa: A001 - go.compile
             target=target,
             donate=donate,
             static_alloc=static_alloc,
+            memory_budget=memory_budget,
+            remat=remat,
             disk_cache=disk_cache,
         )
     donated = (donate,) if isinstance(donate, int) else tuple(donate)
     if not all(isinstance(position, int) for position in donated):
         raise ArgumentError(f"donate expected positions of arguments, got {donate!r}")
-    return CachedFunction(fn, find_target(target), donated, disk_cache, static_alloc)
+    options = rematerialization(memory_budget, remat)
+    return CachedFunction(fn, find_target(target), donated, disk_cache, static_alloc, options)
+
+
+def rematerialization(memory_budget: Any = None, remat: str | None = None) -> str:
+    """The options of gradopt-rematerialize for those of `compile`; empty where it is not to run."""
+    if memory_budget is None and remat is None:
+        return ""
+    if memory_budget is not None and remat is not None:
+        raise ArgumentError("expected memory_budget or remat, got both")
+    if remat is not None:
+        if remat not in POLICIES:
+            raise ArgumentError(f"remat expected one of {', '.join(POLICIES)}, got {remat!r}")
+        return f"policy={remat}"
+    if isinstance(memory_budget, str):
+        return f"budget={''.join(memory_budget.split())}"
+    if isinstance(memory_budget, float) and 0 <= memory_budget <= 1:
+        return f"budget={memory_budget:.12f}"
+    if isinstance(memory_budget, bool) or not isinstance(memory_budget, int) or memory_budget < 0:
+        expected = "memory_budget expected bytes, or a fraction from 0.0 to 1.0"
+        raise ArgumentError(f"{expected}, got {memory_budget!r}")
+    return f"budget={memory_budget}"
 
 
 class CachedFunction:
@@ -95,6 +125,7 @@ class CachedFunction:
         donate: tuple[int, ...],
         disk_cache: bool,
         static_alloc: bool = False,
+        remat: str = "",
     ) -> None:
         if not isinstance(fn, Graph):
             functools.update_wrapper(self, fn)
@@ -106,6 +137,7 @@ class CachedFunction:
         self.target = target
         self.donate = donate
         self.disk_cache = disk_cache
+        self.remat = remat
         self.static_alloc = static_alloc
         self._warned = False
         self._bound: dict[Any, Executable] = {}
@@ -142,10 +174,10 @@ class CachedFunction:
         return trace(self.fn, *specs)
 
     def mlir(self, stage: str, *specs: Any) -> str:
-        """The IR for arguments like `specs` at a stage: graph, differentiated, simplified or
-        linalg; memref, too, for target jit.
+        """The IR for arguments like `specs` at a stage: graph, differentiated, simplified,
+        rematerialized or linalg; memref, too, for target jit.
         """
-        stages = pipeline.stages(self.target)
+        stages = pipeline.stages(self.target, self.remat)
         if stage not in stages:
             raise ArgumentError(f"expected a stage out of {', '.join(stages)}, got '{stage}'")
         graph = self.trace(*specs)
@@ -167,11 +199,11 @@ class CachedFunction:
             module = ir.Module.parse(graph.mlir(locations=True))
             self._mark(graph, module)
             places = storage_of_results(symbols(module)[graph.name])
-            lowered, _ = pipeline.lower(module, self.target)
+            lowered, _ = pipeline.lower(module, self.target, self.remat)
             text = lowered.operation.get_asm(enable_debug_info=True)
         decided = plan_linalg(text, self.target, graph.name).get(graph.name, {})
-        for stage in ("differentiated", "simplified"):
-            pipeline.run(module, pipeline.STAGES[stage])
+        for stage in ("differentiated", "simplified", "rematerialized"):
+            pipeline.run(module, pipeline.stages(self.target, self.remat)[stage])
         with graph.context:
             plan = memory_report.report(plan_memory.plan(symbols(module)[graph.name]))
         return MemoryReport.of(graph, places, decided, plan)
@@ -213,9 +245,9 @@ class CachedFunction:
                 if self.target.name == "jit":
                     from .jit import JitExecutable
 
-                    self._bound[key] = JitExecutable(graph, self.target, donated)
+                    self._bound[key] = JitExecutable(graph, self.target, donated, self.remat)
                     return self._bound[key]
-                module = module_for(graph, self.target, self.disk_cache)
+                module = module_for(graph, self.target, self.disk_cache, self.remat)
             finally:
                 unmark(function)  # the graph may be compiled with other options
         self._bound[key] = Executable(graph, module, donated, places, is_static)
@@ -241,9 +273,9 @@ class CachedFunction:
 # --- compiled modules -----------------------------------------------------------------------------
 
 
-def module_for(graph: Graph, target: Target, disk_cache: bool) -> Module:
+def module_for(graph: Graph, target: Target, disk_cache: bool, remat: str = "") -> Module:
     """The compiled form of a graph: from this process's memory, from disk, or compiled now."""
-    key = module_key(graph.module.operation.get_asm(), target)
+    key = module_key(graph.module.operation.get_asm(), target, remat)
     with _lock:
         lock = _locks.setdefault(key, threading.Lock())
     with lock:  # other threads that want the same module wait; those that want another do not
@@ -251,17 +283,17 @@ def module_for(graph: Graph, target: Target, disk_cache: bool) -> Module:
             cache.count("memory_hits")
         else:
             image = cache.image(
-                key, lambda: compile_graph(graph.module, graph.name, target), disk_cache
+                key, lambda: compile_graph(graph.module, graph.name, target, remat), disk_cache
             )
             _modules[key] = Module(image, target.driver)
         return _modules[key]
 
 
-def compile_graph(module: ir.Module, name: str, target: Target) -> bytes:
+def compile_graph(module: ir.Module, name: str, target: Target, remat: str = "") -> bytes:
     """The VMFB of a graph's module, which is lowered in a copy."""
     function = symbols(module)[name]
     is_planned = STATIC in function.attributes or bool(storage_of_results(function))
-    lowered, ops = pipeline.lower(module, target)
+    lowered, ops = pipeline.lower(module, target, remat)
     with module.context:
         text = lowered.operation.get_asm(enable_debug_info=True)
         return compile_linalg(text, target, name, ops, is_planned)

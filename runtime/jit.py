@@ -236,7 +236,7 @@ class JitExecutable(Executable):
     `Array`s; those of donated inputs are in their memory.
     """
 
-    def __init__(self, graph: Graph, target: Target, donated: list[int]) -> None:
+    def __init__(self, graph: Graph, target: Target, donated: list[int], remat: str = "") -> None:
         self.name = graph.name
         self.names = graph.input_names
         self.inputs = graph.input_specs
@@ -244,7 +244,7 @@ class JitExecutable(Executable):
         self.out_tree = graph.out_tree
         self.donated = donated
         self.allocator = device(target.driver).allocator
-        lowered, _ = pipeline.lower(graph.module, target)
+        lowered, _ = pipeline.lower(graph.module, target, remat)
         self.module = JitModule(lowered, graph.name)
         self.function = self.module.functions[graph.name]
 
