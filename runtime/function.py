@@ -60,6 +60,8 @@ def compile(  # noqa: A001 - go.compile
 ) -> Any:
     """Compile a Python function or a graph for a target; the result is called like the function.
 
+    Targets are `cpu`, by IREE, and `jit`, the host JIT that proves memory plans (docs/memory.md).
+
     The function is traced once for each structure and type of its arguments, which are arrays,
     numbers, or nested containers of them. Results are `Array`s, which NumPy reads in place. A
     compiled Python function called in a trace becomes part of what is traced.

@@ -118,14 +118,14 @@ func.func @loops(%x: tensor<4x3xf32>, %i: tensor<2x1xi32>, %u: tensor<2x3xf32>) 
 // CHECK:         [[CARRY:%[a-z0-9_]+]] = memref.view
 // CHECK:         linalg.fill {{.*}} outs([[CARRY]] :
 // CHECK:         scf.for
-// CHECK-NEXT:      scf.for
+// CHECK:           scf.for
 // CHECK:             memref.load [[CARRY]]
 // CHECK:             memref.load [[X]]
 // CHECK:             arith.addf
 // CHECK:             memref.store {{.*}}, [[OUT]]
 // CHECK:             memref.store {{.*}}, [[CARRY]]
 // CHECK:         scf.for
-// CHECK-NEXT:      scf.for
+// CHECK:           scf.for
 // CHECK:             memref.load [[I]]
 // CHECK:             memref.load [[U]]
 // CHECK:             memref.load [[OUT]]
