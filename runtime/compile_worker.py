@@ -117,30 +117,41 @@ def attempt_planned(
     module is then said by the plain route.
     """
     session = Session()
+    runs: list[Run] = []
     try:
         session.set_flags(*flags)
-    except ValueError:
+        return planned(session, runs, source, only_report)
+    except Exception as error:  # an IREE of another form: its own way is always there
+        sys.stderr.write(f"memory was not planned: {type(error).__name__}: {error}\n")
         return None
+    finally:  # in this order: each refers to those after it
+        for run in runs:
+            run.invocation.close()
+        for run in runs:
+            run.invocation._retained_module_op = None
+        gc.collect()
+        session.close()
+
+
+def planned(
+    session: Any, runs: list["Run"], source: bytes, only_report: bool
+) -> tuple[dict[str, Any], bytes] | None:
+    """attempt_planned, with what it opens in `session` and `runs`."""
     start = Run(session, [])
+    runs.append(start)
     start.set_phase("To", "flow")
     if not start.parse(source) or not start.invocation.execute():
         return None
     if not start.invocation.execute_text_pass_pipeline(arena.UP_TO_ALLOCATION):
         return None
     module = start.invocation.export_module()
-    try:
-        memory = arena.plan_module(module, packing(), own_slabs(session, module))
-        is_valid = module.verify()
-    except Exception as error:  # an IREE of another form: its own way is always there
-        sys.stderr.write(f"memory was not planned: {type(error).__name__}: {error}\n")
-        return None
-    finally:
-        gc.collect()  # what refers to ops has to go before the session does
+    memory = arena.plan_module(module, packing(), own_slabs(session, runs, module))
     if only_report:
         return {"ok": True, "memory": memory}, b""
-    if not is_valid:
+    if not module.verify():
         return None
     rest = Run(session, [])
+    runs.append(rest)
     rest.invocation.import_module(module)
     if not rest.invocation.execute_text_pass_pipeline(arena.FROM_ALLOCATION):
         return None
@@ -150,11 +161,12 @@ def attempt_planned(
     return {"ok": True, "memory": memory}, rest.image()
 
 
-def own_slabs(session: Any, module: Any) -> dict[str, int]:
+def own_slabs(session: Any, runs: list["Run"], module: Any) -> dict[str, int]:
     """The bytes that IREE itself needs for the temporaries of each public function: its packings,
     laid out in a copy.
     """
     run = Run(session, [])
+    runs.append(run)
     run.invocation.import_module(module.clone())
     if not run.invocation.execute_text_pass_pipeline("util.func(iree-stream-layout-slices)"):
         return {}

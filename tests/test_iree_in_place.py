@@ -21,7 +21,7 @@ from .helpers import run_reference
 
 pytestmark = pytest.mark.compiler
 
-EXAMPLES = int(os.environ.get("GRADOPT_RANDOM_STEPS", "5"))
+EXAMPLES = int(os.environ.get("GRADOPT_RANDOM_STEPS", "2"))
 IS_CAMPAIGN = "GRADOPT_RANDOM_STEPS" in os.environ
 SIZE, ROWS, TABLE, CALLS = 64, 32, 96, 4
 COUNTS: collections.Counter[str] = collections.Counter()

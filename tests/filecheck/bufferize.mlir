@@ -149,3 +149,18 @@ func.func @unknown_extent(%x: !v {gradopt.donated}) -> !v {
 // CHECK:         [[O:%[0-9]+]] = tensor.empty([[N]]) : tensor<?xf32>
 // CHECK:         [[Y:%[0-9]+]] = linalg.generic {{.*}} ins([[X]], {{.*}} outs([[O]] :
 // CHECK:         return [[Y]]
+
+// -----
+
+// With static allocation every result has its argument, those of donated inputs first, and the
+// temporaries have theirs.
+
+func.func @static(%x: tensor<3xf32> {gradopt.donated}, %y: tensor<2xf32>)
+    -> (tensor<2xf32>, tensor<3xf32>) attributes {gradopt.static_alloc} {
+  return %y, %x : tensor<2xf32>, tensor<3xf32>
+}
+
+// CHECK-LABEL: func.func @static(
+// CHECK-SAME:    {{%[a-z0-9]+}}: tensor<3xf32> {gradopt.storage = 0 : i64, iree.abi.output = 1 : index},
+// CHECK-SAME:    {{%[a-z0-9]+}}: tensor<2xf32> {iree.abi.output = 0 : index},
+// CHECK-SAME:    {{%[a-z0-9]+}}: !hal.buffer {iree.abi.transients})
