@@ -20,7 +20,6 @@ from ..dialect.mlir import func, ir
 from ..errors import PipelineError
 from . import storage
 from .linalg import build
-from .order_updates import order_updates
 from .passes import failure, gradopt_pass, single_block
 
 DONATED = build.DONATED
@@ -93,7 +92,6 @@ def take_storage(function: func.FuncOp) -> None:
     places, is_static = storage_of_results(function), STATIC in function.attributes
     if not (places or is_static) or any(TIED in about for about in function.arg_attrs):
         return
-    order_updates(function, [(p, r) for r, p in places if p is not None])
     attributes = list(function.arg_attrs)
     i64, index_type = ir.IntegerType.get_signless(64), ir.IndexType.get()
     for result, position in places:
