@@ -34,7 +34,7 @@ LARGE = 1000
 """Ops of a function beyond which its second place to be cut in two is tried only if need be."""
 TRIES = 200_000
 """Values tried one by one, times the ops of the function."""
-PAIRS = 40
+PAIRS = 16
 """Values of a function in which they are tried two at once too."""
 ROUNDS, STARTS = 6, 6
 ALL = 8
