@@ -34,7 +34,9 @@ LARGE = 1000
 """Ops of a function beyond which its second place to be cut in two is tried only if need be."""
 TRIES = 200_000
 """Values tried one by one, times the ops of the function."""
-PAIRS = 16
+SMALL = 16
+"""Values of a function in which the search starts from several sides."""
+PAIRS = 40
 """Values of a function in which they are tried two at once too."""
 ROUNDS, STARTS = 6, 6
 ALL = 8
@@ -385,7 +387,7 @@ class Budget:
         if len(self.choices) <= ALL:
             return min(self._every(), key=self.rank)
         found = [min(family, key=self.rank) for family in self._families()]
-        if len(self.choices) <= PAIRS:  # from several sides
+        if len(self.choices) <= SMALL:  # from several sides
             unlike = {k.tobytes(): k for k in sorted(found, key=self.rank)}
             nothing = np.zeros(len(self.model.values), bool)
             found += [self.cut.everything(), nothing]
@@ -457,8 +459,8 @@ class Budget:
         most = max(TRIES // (len(model) + 1), 16)
         step = -(-len(order) // most) if order else 1
         moves = [(v,) for v in order[::step]]
-        is_small = len(order) <= PAIRS
-        if is_small:
+        is_small = len(order) <= SMALL
+        if len(order) <= PAIRS:
             moves += list(itertools.combinations(order, 2))
         for _ in range(ROUNDS):
             start = best
