@@ -130,7 +130,7 @@ def fit(function: func.FuncOp, budget: str) -> tuple[Report, func.FuncOp]:
             smallest = _smallest(model, min(before, choice.peak if choice else before))
             break
         report, function = rewritten(function, model, min(before, limit + 1), choice)
-        if report.recomputed:
+        if not report.note:
             return dataclasses.replace(report, peak_before=before), function
         goal -= max(choice.peak // 50, 1)  # the plan needs more than the model says
     expected = (
@@ -161,7 +161,7 @@ def rewritten(
     copies = model.rewrite(choice.order, choice.copies, choice.fences)
     extra = sum(costs.cost(op.opview).flops for op in copies)
     after = analyse(function).peak()
-    if after >= below or not copies:
+    if after >= below:
         function.operation.erase()
         note = f"recomputing would give a peak of {after:,} bytes; it is not done"
         return Report(below, below, note=note), backup.opview
