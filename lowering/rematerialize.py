@@ -34,6 +34,8 @@ LARGE = 1000
 """Ops of a function beyond which its second place to be cut in two is tried only if need be."""
 TRIES = 200_000
 """Values tried one by one, times the ops of the function."""
+SMALL = 16
+"""Values of a function in which the search starts from several sides."""
 PAIRS = 40
 """Values of a function in which they are tried two at once too."""
 ROUNDS, STARTS = 6, 6
@@ -128,7 +130,7 @@ def fit(function: func.FuncOp, budget: str) -> tuple[Report, func.FuncOp]:
             smallest = _smallest(model, min(before, choice.peak if choice else before))
             break
         report, function = rewritten(function, model, min(before, limit + 1), choice)
-        if report.recomputed:
+        if not report.note:
             return dataclasses.replace(report, peak_before=before), function
         goal -= max(choice.peak // 50, 1)  # the plan needs more than the model says
     expected = (
@@ -159,7 +161,7 @@ def rewritten(
     copies = model.rewrite(choice.order, choice.copies, choice.fences)
     extra = sum(costs.cost(op.opview).flops for op in copies)
     after = analyse(function).peak()
-    if after >= below or not copies:
+    if after >= below:
         function.operation.erase()
         note = f"recomputing would give a peak of {after:,} bytes; it is not done"
         return Report(below, below, note=note), backup.opview
@@ -385,7 +387,7 @@ class Budget:
         if len(self.choices) <= ALL:
             return min(self._every(), key=self.rank)
         found = [min(family, key=self.rank) for family in self._families()]
-        if len(self.choices) <= PAIRS:  # from several sides
+        if len(self.choices) <= SMALL:  # from several sides
             unlike = {k.tobytes(): k for k in sorted(found, key=self.rank)}
             nothing = np.zeros(len(self.model.values), bool)
             found += [self.cut.everything(), nothing]
@@ -457,8 +459,8 @@ class Budget:
         most = max(TRIES // (len(model) + 1), 16)
         step = -(-len(order) // most) if order else 1
         moves = [(v,) for v in order[::step]]
-        is_small = len(order) <= PAIRS
-        if is_small:
+        is_small = len(order) <= SMALL
+        if len(order) <= PAIRS:
             moves += list(itertools.combinations(order, 2))
         for _ in range(ROUNDS):
             start = best
