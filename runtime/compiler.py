@@ -25,7 +25,9 @@ from ..lowering.target import Rung, Target
 from .cache import cache_directory
 
 TIME_LIMIT = 60.0
-"""Seconds for one attempt, where GRADOPT_COMPILE_TIMEOUT does not say otherwise."""
+"""Seconds for one attempt, and as many again for every megabyte of linalg (about 2,000 ops), where
+GRADOPT_COMPILE_TIMEOUT does not say otherwise.
+"""
 
 
 class Worker:
@@ -180,7 +182,7 @@ def _down_the_ladder(
             "process only"
         )
     source = text.encode()
-    limit = float(os.environ.get("GRADOPT_COMPILE_TIMEOUT", TIME_LIMIT))
+    limit = float(os.environ.get("GRADOPT_COMPILE_TIMEOUT", TIME_LIMIT * (1 + len(source) / 1e6)))
     failures: list[tuple[Rung, dict[str, Any]]] = []
     for rung in target.ladder:
         flags = (*target.flags, *rung.flags)
