@@ -279,8 +279,6 @@ class _Storing:
             return "the argument is a result as well"
         if value not in self.made:
             return "the result is another argument or a constant"
-        if argument in self.returned:
-            return "the argument is returned too"
         if self.returned.index(value) != result or value in self.buffer_of:
             return "the result is returned twice"
         t = self.made[value]

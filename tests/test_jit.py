@@ -355,7 +355,7 @@ def test_stages_and_refusals() -> None:
     compiled = go.compile(lambda x: go.cumsum(go.exp(x), 0) * 2, target="jit")
     text = compiled.mlir("memref", go.TensorSpec((3,)))
     assert "memref.view" in text and "gradopt.results = array<i64: 1>" in text
-    with pytest.raises(ArgumentError, match="graph, differentiated, simplified, linalg, memref"):
+    with pytest.raises(ArgumentError, match="simplified, rematerialized, linalg, memref"):
         compiled.mlir("stream", go.TensorSpec((3,)))
     with pytest.raises(PipelineError, match=r"'form'.*expected one of: iree, memref, got 'x'"):
         pipeline.run(go.trace(lambda x: x, go.TensorSpec((3,))).module, "gradopt-bufferize{form=x}")

@@ -380,7 +380,7 @@ def test_donated_argument_that_its_result_reads_elsewhere_stays() -> None:
 def test_donated_argument_that_is_returned_stays() -> None:
     """B09: the copy that the caller gets is made last."""
     found = traced(lambda w, x: (w - x, w), M, M, donated=[0])
-    assert found.program.kept == {0: "the argument is returned too"}
+    assert found.program.kept == {0: "the argument is a result as well"}
 
 
 def test_gradient_is_added_into_the_callers_buffer() -> None:

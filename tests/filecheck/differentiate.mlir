@@ -27,8 +27,8 @@ func.func @one_input(%x: !v, %ct: !s) -> !v {
 // CHECK-NEXT:    return [[R]]#1
 // CHECK-LABEL: func.func private @loss_vjp(
 // CHECK-SAME:    [[X:%[a-z0-9]+]]: tensor<3xf32> {gradopt.name = "0"},
-// CHECK-SAME:    [[CT:%[a-z0-9]+]]: tensor<f32> {gradopt.name = "ct0"})
-// CHECK-SAME:    -> (tensor<f32>, tensor<3xf32>) {
+// CHECK-SAME:    [[CT:%[a-z0-9]+]]: tensor<f32> {gradopt.cotangent, gradopt.name = "ct0"})
+// CHECK-SAME:    -> (tensor<f32>, tensor<3xf32>) attributes {gradopt.primals = 1 : i64} {
 // CHECK-NEXT:    [[E:%[0-9]+]] = "gradopt.exp"([[X]])
 // CHECK-NEXT:    [[Y:%[0-9]+]] = "gradopt.sum"([[E]])
 // CHECK-NEXT:    [[B:%[0-9]+]] = "gradopt.broadcast"([[CT]])
@@ -87,7 +87,7 @@ func.func @single_contribution(%x: !v, %y: !v, %ct: !v) -> (!v, !v) {
 
 // CHECK-LABEL: func.func @single_contribution(
 // CHECK-LABEL: func.func private @f_vjp(
-// CHECK-SAME:    [[CT:%[a-z0-9]+]]: tensor<3xf32> {gradopt.name = "ct0"}
+// CHECK-SAME:    [[CT:%[a-z0-9]+]]: tensor<3xf32> {gradopt.cotangent, gradopt.name = "ct0"}
 // CHECK-NEXT:    [[Y:%[0-9]+]] = "gradopt.add"
 // CHECK-NEXT:    return [[Y]], [[CT]], [[CT]]
 
@@ -113,7 +113,7 @@ func.func @unused_result(%x: !v, %ct: !v) -> !v {
 
 // CHECK-LABEL: func.func @unused_result(
 // CHECK-LABEL: func.func private @f_vjp(
-// CHECK-SAME:    [[CT:%[a-z0-9]+]]: tensor<3xf32> {gradopt.name = "ct0"}
+// CHECK-SAME:    [[CT:%[a-z0-9]+]]: tensor<3xf32> {gradopt.cotangent, gradopt.name = "ct0"}
 // CHECK-NEXT:    "gradopt.sinh"
 // CHECK-NEXT:    math.exp
 // CHECK-NEXT:    "gradopt.neg"
@@ -148,12 +148,12 @@ func.func @heads(%x: !v, %ct: !v) -> (!v, !v) {
 // CHECK:         call @f_vjp(
 // CHECK:         call @f_vjp_(
 // CHECK-LABEL: func.func private @f_vjp(
-// CHECK-SAME:    {gradopt.name = "x"}, [[CT:%[a-z0-9]+]]: tensor<3xf32> {gradopt.name = "ct2"})
+// CHECK-SAME:    {gradopt.name = "x"}, [[CT:%[a-z0-9]+]]: tensor<3xf32> {gradopt.cotangent, gradopt.name = "ct2"})
 // CHECK-NOT:     gradopt.cos
 // CHECK:         [[D:%[0-9]+]] = "gradopt.mul_no_nan"([[CT]],
 // CHECK-NEXT:    return {{.*}}, [[D]] : tensor<3xi32>
 // CHECK-LABEL: func.func private @f_vjp_(
-// CHECK-SAME:    {gradopt.name = "ct1"}, {{%[a-z0-9]+}}: tensor<3xf32> {gradopt.name = "ct2"})
+// CHECK-SAME:    {gradopt.cotangent, gradopt.name = "ct1"}, {{%[a-z0-9]+}}: tensor<3xf32> {gradopt.cotangent, gradopt.name = "ct2"})
 // CHECK:         gradopt.cos
 // CHECK:         [[D:%[0-9]+]] = "gradopt.add"(
 // CHECK-NEXT:    return {{.*}}, [[D]] : tensor<3xi32>
@@ -184,8 +184,8 @@ func.func @order_of_wrt(%x: !v, %y: !w, %a: !v, %b: !w) -> (!w, !v) {
 // CHECK:         call @f_vjp(
 // CHECK:         call @f_vjp(
 // CHECK-LABEL: func.func private @f_vjp(
-// CHECK-SAME:    [[A:%[a-z0-9]+]]: tensor<3xf32> {gradopt.name = "ct0"},
-// CHECK-SAME:    [[B:%[a-z0-9]+]]: tensor<2xf32> {gradopt.name = "ct1"})
+// CHECK-SAME:    [[A:%[a-z0-9]+]]: tensor<3xf32> {gradopt.cotangent, gradopt.name = "ct0"},
+// CHECK-SAME:    [[B:%[a-z0-9]+]]: tensor<2xf32> {gradopt.cotangent, gradopt.name = "ct1"})
 // CHECK-DAG:     [[DX:%[0-9]+]] = "gradopt.neg"([[A]])
 // CHECK-DAG:     [[DY:%[0-9]+]] = "gradopt.mul_no_nan"([[B]],
 // CHECK:         return {{.*}}, [[DY]], [[DX]] :
@@ -394,7 +394,7 @@ func.func @stopped(%x: !v, %ct: !v) -> !v {
 
 // CHECK-LABEL: func.func @stopped(
 // CHECK-LABEL: func.func private @f_vjp(
-// CHECK-SAME:    [[CT:%[a-z0-9]+]]: tensor<3xf32> {gradopt.name = "ct0"}
+// CHECK-SAME:    [[CT:%[a-z0-9]+]]: tensor<3xf32> {gradopt.cotangent, gradopt.name = "ct0"}
 // CHECK:         [[S:%[0-9]+]] = "gradopt.stop_gradient"
 // CHECK:         [[D:%[0-9]+]] = "gradopt.mul_no_nan"([[CT]], [[S]])
 // CHECK-NOT:     gradopt.add
@@ -446,7 +446,7 @@ func.func @several_results(%x: !m, %ct: !v) -> !m {
 
 // CHECK-LABEL: func.func @several_results(
 // CHECK-LABEL: func.func private @f_vjp(
-// CHECK-SAME:    [[CT:%[a-z0-9]+]]: tensor<3xf32> {gradopt.name = "ct0"}
+// CHECK-SAME:    [[CT:%[a-z0-9]+]]: tensor<3xf32> {gradopt.cotangent, gradopt.name = "ct0"}
 // CHECK:         [[Z:%[0-9]+]] = "gradopt.constant"() {value = dense<0.0{{.*}}> : tensor<3xf32>}
 // CHECK-NEXT:    [[D:%[0-9]+]] = "gradopt.stack"([[Z]], [[CT]]) {axis = 0 : i64}
 // CHECK-NEXT:    return {{%[0-9]+}}#1, [[D]]
