@@ -4,7 +4,6 @@ are called with.
 """
 
 import functools
-import json
 import threading
 import types
 import warnings
@@ -19,33 +18,18 @@ from ..dialect.creation import as_array
 from ..dialect.graph import Graph, spec_of, trace
 from ..dialect.mlir import ir
 from ..dialect.tensor import Tensor
-from ..errors import ArgumentError, DonationError, OpError, TraceError
+from ..errors import ArgumentError, OpError, TraceError
 from ..lowering import memory_report, pipeline, plan_memory
-from ..lowering.bufferize import STATIC, mark_donated, mark_static, storage_of_results, unmark
+from ..lowering.bufferize import mark_donated, mark_static, storage_of_results, unmark
 from ..lowering.rematerialize import POLICIES
 from ..lowering.target import Target
 from ..lowering.target import target as find_target
-from . import cache
 from .arguments import check_types, not_arrays, positional
-from .compiler import compile_linalg, plan_linalg
-from .device import (
-    Array,
-    Donation,
-    Lease,
-    Module,
-    allocate,
-    allocate_arena,
-    borrow,
-    can_borrow,
-    contents,
-    fill,
-)
+from .compiler import plan_linalg
+from .device import Array
+from .executable import Executable
 from .memory import MemoryReport
-from .signature import module_key
-
-_lock = threading.Lock()
-_locks: dict[str, threading.Lock] = {}
-_modules: dict[str, Module] = {}
+from .modules import module_for
 
 
 def compile(  # noqa: A001 - go.compile
@@ -225,7 +209,7 @@ class CachedFunction:
             )
         return False
 
-    def _bind(self, key: Any, arguments: tuple[Any, ...]) -> "Executable":
+    def _bind(self, key: Any, arguments: tuple[Any, ...]) -> Executable:
         graph = self.trace(*arguments)
         if not graph.input_names:
             raise TraceError(
@@ -270,196 +254,3 @@ class CachedFunction:
                 )
         starts = np.cumsum([0, *counts]).tolist()
         return [i for p in self.donate for i in range(starts[p], starts[p + 1])]
-
-
-# --- compiled modules -----------------------------------------------------------------------------
-
-
-def module_for(graph: Graph, target: Target, disk_cache: bool, remat: str = "") -> Module:
-    """The compiled form of a graph: from this process's memory, from disk, or compiled now."""
-    key = module_key(graph.module.operation.get_asm(), target, remat)
-    with _lock:
-        lock = _locks.setdefault(key, threading.Lock())
-    with lock:  # other threads that want the same module wait; those that want another do not
-        if key in _modules:
-            cache.count("memory_hits")
-        else:
-            image = cache.image(
-                key, lambda: compile_graph(graph.module, graph.name, target, remat), disk_cache
-            )
-            _modules[key] = Module(image, target.driver)
-        return _modules[key]
-
-
-def compile_graph(module: ir.Module, name: str, target: Target, remat: str = "") -> bytes:
-    """The VMFB of a graph's module, which is lowered in a copy."""
-    function = symbols(module)[name]
-    is_planned = STATIC in function.attributes or bool(storage_of_results(function))
-    lowered, ops = pipeline.lower(module, target, remat)
-    with module.context:
-        text = lowered.operation.get_asm(enable_debug_info=True)
-        return compile_linalg(text, target, name, ops, is_planned)
-
-
-class Executable:
-    """A compiled graph with what a call needs to know: types, donated inputs, the memory that calls
-    use again, the results' structure.
-
-    Memory that is in use by one call or array is in no pool, so that calls of several threads at
-    once each have their own.
-    """
-
-    def __init__(
-        self,
-        graph: Graph,
-        module: Module,
-        donated: list[int],
-        places: list[tuple[int, int | None]],
-        is_static: bool,
-    ) -> None:
-        self.name = graph.name
-        self.names = graph.input_names
-        self.inputs = graph.input_specs
-        self.outputs = graph.output_specs
-        self.out_tree = graph.out_tree
-        self.module = module
-        self.donated = donated
-        self.places = places
-        self.is_static = is_static
-        self.function = module.function(graph.name)
-        about = module.about(graph.name)
-        self.in_place = _in_place(about)
-        self.result_of = {position: result for result, position in places if position is not None}
-        self.arena_size = int(about.get("iree.abi.transients.size.constant", 0))
-        self.arenas: list[Any] = []
-        self.pools: dict[int, list[Any]] = {result: [] for result, _ in places}
-        self.staging: dict[int, list[Any]] = {i: [] for i in range(len(self.inputs))}
-
-    def __call__(self, leaves: list[Any]) -> Any:
-        call = Call(self)
-        try:
-            found = call.run(leaves)
-        except BaseException:
-            call.undo()
-            raise
-        finally:
-            call.close()
-        results = [
-            Array(view, tuple(view.shape), spec.dtype, lease)
-            for (view, lease), spec in zip(found, self.outputs, strict=True)
-        ]
-        return tuple(results) if self.out_tree is None else trees.unflatten(self.out_tree, results)
-
-    def check_donated(self, leaves: list[Any]) -> None:
-        """Raise where an array is donated and given again."""
-        arrays = [id(leaf) for leaf in leaves if isinstance(leaf, Array)]
-        for i in self.donated:
-            if isinstance(leaves[i], Array) and arrays.count(id(leaves[i])) > 1:
-                raise DonationError(
-                    f"'{self.name}' expected a donated array to be given once, got "
-                    f"'{self.names[i]}' also as another argument; "
-                    "pass a copy, or do not donate it"
-                )
-
-
-def _in_place(about: dict[str, str]) -> set[int]:
-    """The donated inputs that a module may overwrite, from its reflection."""
-    found = json.loads(about.get("gradopt.memory", "{}"))
-    return {tie["donated"] for tie in found.get("ties", []) if tie["in_place"]}
-
-
-class Call:
-    """One call: the memory it takes from pools and donated arrays, and where that goes after it."""
-
-    def __init__(self, executable: Executable) -> None:
-        self.executable = executable
-        self.donations: dict[int, Donation] = {}
-        self.lent: list[tuple[list[Any], Any]] = []  # pools, and what goes back there at the end
-        self.keep: list[Any] = []
-
-    def run(self, leaves: list[Any]) -> list[tuple[Any, Lease | None]]:
-        """The results' buffer views, and the leases of those that go back to a pool."""
-        e = self.executable
-        if e.donated:
-            e.check_donated(leaves)
-            for i in e.donated:
-                if isinstance(leaves[i], Array):
-                    self.donations[i] = leaves[i].give_up()
-        overwritten: dict[int | None, tuple[Any, Lease | None]] = {}
-        arguments = [self._argument(i, leaf, overwritten) for i, leaf in enumerate(leaves)]
-        places = [overwritten[p] if p in overwritten else self._place(r) for r, p in e.places]
-        arguments += [view for view, _ in places]
-        if e.is_static:
-            arguments.append(self._borrow(e.arenas, lambda a: allocate_arena(a, e.arena_size)))
-        returned = e.module.call(e.function, arguments, len(e.outputs))
-        found: list[tuple[Any, Lease | None]] = [(view, None) for view in returned]
-        for (result, position), place in zip(e.places, places, strict=True):
-            found[result] = place
-            if position in self.donations and position not in e.in_place:
-                self._adopt(self.donations[position], e.pools[result])
-        return found
-
-    def _argument(
-        self, i: int, leaf: Any, overwritten: dict[int | None, tuple[Any, Lease | None]]
-    ) -> Any:
-        """The buffer view of an argument. What the call overwrites is a copy where NumPy reads the
-        donated array, or it is itself NumPy's: that memory stays the caller's.
-        """
-        e = self.executable
-        donation = self.donations.get(i)
-        if i in e.in_place:
-            if donation is not None and donation.is_free:
-                overwritten[i] = donation.view, donation.lease
-            else:
-                overwritten[i] = self._place(e.result_of[i])
-                old = leaf if donation is None else contents(donation.view, leaf.dtype)
-                fill(overwritten[i][0], old)
-            return overwritten[i][0]
-        if donation is not None:
-            return donation.view
-        if isinstance(leaf, Array):
-            return leaf.buffer_view()
-        allocator = e.module.device.allocator
-        if i in e.result_of or (e.is_static and not can_borrow(leaf)):
-            pool = e.pools[e.result_of[i]] if i in e.result_of else e.staging[i]
-            view = self._borrow(pool, lambda a: allocate(a, leaf.shape, leaf.dtype))
-            fill(view, leaf)
-            return view
-        return borrow(allocator, leaf, self.keep)
-
-    def _place(self, result: int) -> tuple[Any, Lease]:
-        """Memory for a result."""
-        e = self.executable
-        spec, pool = e.outputs[result], e.pools[result]
-        view = _pop(pool) or allocate(e.module.device.allocator, spec.shape, spec.dtype)  # type: ignore[arg-type]
-        return view, Lease(view, pool)
-
-    def _borrow(self, pool: list[Any], make: Callable[[Any], Any]) -> Any:
-        """Memory for the time of the call."""
-        found = _pop(pool) or make(self.executable.module.device.allocator)
-        self.lent.append((pool, found))
-        return found
-
-    def _adopt(self, donation: Donation, pool: list[Any]) -> None:
-        """Keep a donated array's memory for the next call, unless it goes to another pool, or
-        enough is there: a pool grows only when it had nothing to give.
-        """
-        if donation.is_free and donation.lease is None and not pool:
-            pool.append(donation.view)
-
-    def undo(self) -> None:
-        """The call failed: donated arrays are as they were."""
-        for donation in self.donations.values():
-            donation.undo()
-
-    def close(self) -> None:
-        """The call is over."""
-        for pool, view in self.lent:
-            pool.append(view)
-
-
-def _pop(pool: list[Any]) -> Any:
-    try:
-        return pool.pop()
-    except IndexError:
-        return None

@@ -29,7 +29,7 @@ from ..lowering.linalg.build import DISAGREE
 from ..lowering.memref import ALLOCATED, ARENA, FAILURES, INPUTS, RESULTS
 from ..lowering.target import Target
 from .device import ALIGNMENT, Array, allocate, copy_in, device, disagreement
-from .function import Executable
+from .executable import Executable
 
 OPTIMIZATION = 0
 """LLVM's level. Higher ones take two to three times as long to compile."""

@@ -15,7 +15,7 @@ from gradopt.dialect.types import DTYPES, FLOATS, INTEGERS, TensorSpec, bfloat16
 from gradopt.errors import PassError
 from gradopt.lowering import pipeline
 from gradopt.lowering.target import target
-from gradopt.runtime.function import compile_graph
+from gradopt.runtime.modules import compile_graph
 
 from .helpers import run_reference
 

@@ -19,7 +19,7 @@ import pytest
 from gradopt.dialect.control import symbols
 from gradopt.errors import DonationError
 from gradopt.lowering.bufferize import storage_of_results
-from gradopt.runtime import compiler, device, function
+from gradopt.runtime import compiler, device, function, modules
 from gradopt.tools.workloads import mlp, recsys, train_step
 
 from .helpers import CPU, run_reference
@@ -51,7 +51,7 @@ def image_of(f: Any, *specs: Any) -> bytes:
     graph = f.trace(*specs)
     with graph.context:
         f._mark(graph, graph.module)
-    return function.compile_graph(graph.module, graph.name, f.target)
+    return modules.compile_graph(graph.module, graph.name, f.target)
 
 
 def executable(f: Any) -> Any:
