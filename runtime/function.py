@@ -20,16 +20,16 @@ from ..dialect.mlir import ir
 from ..dialect.tensor import Tensor
 from ..errors import ArgumentError, OpError, TraceError
 from ..lowering import memory_report, pipeline, plan_memory
-from ..lowering.bufferize import mark_donated, mark_static, storage_of_results, unmark
+from ..lowering.bufferize import storage_of_results
 from ..lowering.rematerialize import POLICIES
 from ..lowering.target import Target
 from ..lowering.target import target as find_target
 from .arguments import check_types, not_arrays, positional
+from .binding import bind, mark
 from .compiler import plan_linalg
 from .device import Array
 from .executable import Executable
 from .memory import MemoryReport
-from .modules import module_for
 
 
 def compile(  # noqa: A001 - go.compile
@@ -196,18 +196,7 @@ class CachedFunction:
 
     def _mark(self, graph: Graph, module: ir.Module) -> bool:
         """Write the options into a graph's module; whether allocation is static."""
-        function = symbols(module)[graph.name]
-        mark_donated(function, self._donated(graph))
-        if not self.static_alloc or mark_static(function):
-            return self.static_alloc
-        if not self._warned:
-            self._warned = True
-            warnings.warn(
-                f"'{graph.name}' has extents that are known only when it is called; it runs "
-                "without static_alloc",
-                stacklevel=4,
-            )
-        return False
+        return mark(symbols(module)[graph.name], self._donated(graph), self.static_alloc)
 
     def _bind(self, key: Any, arguments: tuple[Any, ...]) -> Executable:
         graph = self.trace(*arguments)
@@ -223,20 +212,21 @@ class CachedFunction:
                 graph.input_specs,
                 [spec_of(a) for a in trees.leaves(arguments)],
             )
-        with graph.context:
-            function = symbols(graph.module)[graph.name]
-            is_static = self._mark(graph, graph.module)
-            places, donated = storage_of_results(function), self._donated(graph)
-            try:
-                if self.target.name == "jit":
-                    from .jit import JitExecutable
-
-                    self._bound[key] = JitExecutable(graph, self.target, donated, self.remat)
-                    return self._bound[key]
-                module = module_for(graph, self.target, self.disk_cache, self.remat)
-            finally:
-                unmark(function)  # the graph may be compiled with other options
-        self._bound[key] = Executable(graph, module, donated, places, is_static)
+        self._bound[key] = bind(
+            graph,
+            self.target,
+            donated=self._donated(graph),
+            static_alloc=self.static_alloc,
+            remat=self.remat,
+            disk_cache=self.disk_cache,
+        )
+        if self.static_alloc and not self._bound[key].is_static and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"'{graph.name}' has extents that are known only when it is called; it runs "
+                "without static_alloc",
+                stacklevel=3,
+            )
         return self._bound[key]
 
     def _donated(self, graph: Graph) -> list[int]:

@@ -236,13 +236,16 @@ class JitExecutable(Executable):
     `Array`s; those of donated inputs are in their memory.
     """
 
-    def __init__(self, graph: Graph, target: Target, donated: list[int], remat: str = "") -> None:
+    def __init__(
+        self, graph: Graph, target: Target, donated: list[int], is_static: bool, remat: str = ""
+    ) -> None:
         self.name = graph.name
         self.names = graph.input_names
         self.inputs = graph.input_specs
         self.outputs = graph.output_specs
         self.out_tree = graph.out_tree
         self.donated = donated
+        self.is_static = is_static
         self.allocator = device(target.driver).allocator
         lowered, _ = pipeline.lower(graph.module, target, remat)
         self.module = JitModule(lowered, graph.name)
