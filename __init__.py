@@ -133,6 +133,7 @@ from .dialect.logic import (
     where,
 )
 from .dialect.loss import cross_entropy, nll_loss
+from .dialect.modes import infer_mode, is_training, train_mode
 from .dialect.nn import dropout, log_softmax, softmax
 from .dialect.norm import group_norm, instance_norm, layer_norm, rms_norm
 from .dialect.padding import pad
@@ -227,5 +228,6 @@ from .runtime.artifact import export
 from .runtime.cache import cache_info
 from .runtime.device import Array, device_put
 from .runtime.function import CachedFunction, compile
+from .runtime.recorded import Pullback
 
 __version__ = "0.1.0"

@@ -8,6 +8,7 @@ import numpy as np
 
 from .base import Bool, Float, Int, Op, Operand, Operands, Result, as_wide, check_float
 from .elementwise import as_tensor
+from .modes import is_training
 from .norm import (
     NormalizeOp,
     affine_reference,
@@ -203,7 +204,7 @@ def batch_norm(
     channel_axis: int = -1,
     eps: float = 1e-5,
     running: tuple[Any, Any] | None = None,
-    training: bool = True,
+    training: bool | None = None,
     momentum: float = 0.9,
     unbiased: bool = False,
 ) -> Any:
@@ -213,7 +214,7 @@ def batch_norm(
     (mean, variance) of one number a channel, returns the result and the new pair: while `training`
     by the statistics of this batch, which move the running ones (new = momentum * old + (1 -
     momentum) * batch; the batch's variance divided by n - 1 if `unbiased`); else by the running
-    ones, which stay.
+    ones, which stay. Where `training` is left away, the mode says (`go.infer_mode`).
     """
     x = as_float(x)
     (channel,) = normalize_axes(BatchNormTrainOp, channel_axis, x.ndim)
@@ -221,7 +222,7 @@ def batch_norm(
         mean, variance = map(as_float, running)
         attributes: dict[str, Any] = {"channel_axis": channel, "eps": eps}
         affine = same_type(x, gamma, beta)
-        if not training:
+        if not (is_training() if training is None else training):
             y = BatchNormInferOp.emit(x, mean, variance, *affine, **attributes)
             return y, (mean, variance)
         attributes |= {"momentum": momentum, "unbiased": unbiased}

@@ -10,9 +10,10 @@ import inspect
 import os
 import re
 import sys
+import threading
 import traceback
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,7 @@ class Graph(builders.Builder):
         context = parent.context if parent else new_context()
         self.parent = parent
         self.name = name
+        self.lock = threading.RLock()  # held while passes or a compiler have the module
         self.captures: dict[
             ir.Value, tuple[Tensor, Tensor]
         ] = {}  # outer value -> (outer tensor, input of this graph)
@@ -207,15 +209,18 @@ def _user_frame() -> Any:
 # --- tracing --------------------------------------------------------------------------------------
 
 
-def trace(fn: Callable[..., Any], *specs: Any, name: str | None = None) -> Graph:
+def trace(
+    fn: Callable[..., Any], *specs: Any, name: str | None = None, parameters: Collection[int] = ()
+) -> Graph:
     """Run `fn` once on tensors without numbers and return the graph of what it did.
 
     `specs` are the arguments: nested containers of TensorSpec, or arrays and numbers that stand for
-    their type. Whatever `fn` returns becomes the outputs, and `graph.out_tree` its structure.
+    their type; those at the positions `parameters` are trained. Whatever `fn` returns becomes the
+    outputs, and `graph.out_tree` its structure.
     """
     graph = Graph(name or function_name(fn))
     names = argument_names(fn, len(specs))
-    _run(graph, fn, [_specs(n, s) for n, s in zip(names, specs, strict=True)])
+    _run(graph, fn, [_specs(n, s) for n, s in zip(names, specs, strict=True)], parameters)
     return graph
 
 
@@ -262,12 +267,16 @@ def trace_private(fn: Callable[..., Any], specs: tuple[Any, ...]) -> Graph:
     return inner
 
 
-def _run(graph: Graph, fn: Callable[..., Any], arguments: list[Any]) -> None:
+def _run(
+    graph: Graph, fn: Callable[..., Any], arguments: list[Any], parameters: Collection[int] = ()
+) -> None:
     names = argument_names(fn, len(arguments))
     graph.in_tree = trees.structure(tuple(arguments))
     inputs = []
-    for name, argument in zip(names, arguments, strict=True):
-        inputs += [graph.input(n, leaf) for n, leaf in trees.named_leaves(name, argument)]
+    for i, (name, argument) in enumerate(zip(names, arguments, strict=True)):
+        role = PARAMETER if i in parameters else DATA
+        leaves = trees.named_leaves(name, argument)
+        inputs += [graph.input(n, leaf, role=role) for n, leaf in leaves]
     with graph:
         try:
             results = fn(*trees.unflatten(graph.in_tree, inputs))

@@ -13,6 +13,7 @@ from .creation import constant
 from .distributions import RandomBernoulliOp
 from .elementwise import mul_no_nan
 from .logic import select
+from .modes import is_training
 from .reduction import as_float, finite_max
 from .shape import normalize_axes
 from .threefry import as_key, check_key
@@ -168,17 +169,17 @@ def dropout(
     rate: float,
     key: Any,
     noise_shape: Sequence[int | None] | None = None,
-    training: bool = True,
+    training: bool | None = None,
 ) -> Any:
     """`x` with elements replaced by 0 with probability `rate` and the others scaled by 1 / (1 -
-    rate); `x` itself unless `training`.
+    rate); `x` itself unless `training`, by default the mode (`go.infer_mode`).
 
     `noise_shape` is the shape of the mask: extents of 1 where all elements along an axis are
     dropped together, others as in `x`, or None. A key gives one mask: fold the number of the layer
     and of the step into it.
     """
     x = as_float(x)
-    if not training:
+    if not (is_training() if training is None else training):
         return x
     given = x.shape if noise_shape is None else tuple(noise_shape)
     pairs = list(zip(given, x.shape, strict=False))

@@ -13,7 +13,7 @@ A function with the attribute `gradopt.static_alloc` allocates nothing: all its 
 into further arguments, and its temporaries into the last, `!hal.buffer {iree.abi.transients}`.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from ..dialect.control import is_public, symbols
 from ..dialect.mlir import func, ir
@@ -155,11 +155,13 @@ def donation_pairs(function: func.FuncOp) -> list[tuple[int, int]]:
     return sorted(pairs.items())
 
 
-def mark_donated(function: func.FuncOp, positions: Iterable[int]) -> None:
-    """Put gradopt.donated on inputs."""
+def mark_donated(function: func.FuncOp, inputs: Iterable[int] | Mapping[int, int]) -> None:
+    """Put gradopt.donated on inputs; a mapping says which result takes over each one's storage."""
     attributes = [{a.name: a.attr for a in d} for d in function.arg_attrs]
-    for position in positions:
-        attributes[position][DONATED] = ir.UnitAttr.get()
+    i64 = ir.IntegerType.get_signless(64)
+    for position in inputs:
+        mark = ir.IntegerAttr.get(i64, inputs[position]) if isinstance(inputs, Mapping) else None
+        attributes[position][DONATED] = mark or ir.UnitAttr.get()
     function.arg_attrs = ir.ArrayAttr.get([ir.DictAttr.get(d) for d in attributes])
 
 

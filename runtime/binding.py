@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Binding a graph to a target: from a graph and options to something that can be called."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ..dialect.control import symbols
+from ..dialect.function_graph import FunctionGraph
 from ..dialect.graph import Graph
 from ..dialect.mlir import func
 from ..lowering.bufferize import mark_donated, mark_static, storage_of_results, unmark
@@ -13,16 +14,18 @@ from .modules import module_for
 
 
 def bind(
-    graph: Graph,
+    graph: Graph | FunctionGraph,
     target: Target,
     *,
-    donated: Sequence[int] = (),
+    donated: Sequence[int] | Mapping[int, int] = (),
     static_alloc: bool = False,
     remat: str = "",
     disk_cache: bool = True,
 ) -> Executable:
-    """A graph compiled for a target; `donated` are positions of inputs."""
-    with graph.context:
+    """A graph compiled for a target; `donated` are positions of inputs, or a mapping of them to the
+    results that take over their memory.
+    """
+    with graph.lock, graph.context:  # a graph may be bound by several threads, with other options
         function = symbols(graph.module)[graph.name]
         is_static = mark(function, donated, static_alloc)
         places = storage_of_results(function)
@@ -33,11 +36,13 @@ def bind(
                 return JitExecutable(graph, target, list(donated), is_static, remat)
             module = module_for(graph, target, disk_cache, remat)
         finally:
-            unmark(function)  # the graph may be compiled with other options
+            unmark(function)
     return Executable(graph, module, list(donated), places, is_static)
 
 
-def mark(function: func.FuncOp, donated: Sequence[int], static_alloc: bool) -> bool:
+def mark(
+    function: func.FuncOp, donated: Sequence[int] | Mapping[int, int], static_alloc: bool
+) -> bool:
     """Write the options into a graph's function; whether allocation is static, which it cannot be
     with extents that only a call knows.
     """

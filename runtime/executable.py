@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..dialect import trees
+from ..dialect.function_graph import FunctionGraph
 from ..dialect.graph import Graph
 from ..errors import DonationError
 from .device import (
@@ -32,7 +33,7 @@ class Executable:
 
     def __init__(
         self,
-        graph: Graph,
+        graph: Graph | FunctionGraph,
         module: Module,
         donated: list[int],
         places: list[tuple[int, int | None]],
@@ -47,6 +48,7 @@ class Executable:
         self.donated = donated
         self.places = places
         self.is_static = is_static
+        self.allocator = module.device.allocator
         self.function = module.function(graph.name)
         about = module.about(graph.name)
         self.in_place = _in_place(about)

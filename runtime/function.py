@@ -7,29 +7,32 @@ import functools
 import threading
 import types
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from ..dialect import trees
+from ..dialect import modes, trees
 from ..dialect.control import symbols
 from ..dialect.creation import as_array
-from ..dialect.graph import Graph, spec_of, trace
+from ..dialect.graph import Graph, argument_names, function_name, spec_of, trace
 from ..dialect.mlir import ir
+from ..dialect.modes import current_mode
 from ..dialect.tensor import Tensor
-from ..errors import ArgumentError, OpError, TraceError
+from ..dialect.transform import vjp
+from ..errors import ArgumentError, GradientError, OpError, TraceError
 from ..lowering import memory_report, pipeline, plan_memory
 from ..lowering.bufferize import storage_of_results
-from ..lowering.rematerialize import POLICIES
-from ..lowering.target import Target
-from ..lowering.target import target as find_target
+from ..lowering.record import NULL, record
 from .arguments import check_types, not_arrays, positional
 from .binding import bind, mark
 from .compiler import plan_linalg
 from .device import Array
 from .executable import Executable
 from .memory import MemoryReport
+from .options import GradReq, Options
+from .recorded import Differentiable
+from .requests import owners_of, requests_of
 
 
 def compile(  # noqa: A001 - go.compile
@@ -37,7 +40,12 @@ def compile(  # noqa: A001 - go.compile
     *,
     target: str = "cpu",
     donate: int | Sequence[int] = (),
+    data: int | Sequence[int] | None = None,
+    param: int | Sequence[int] | None = None,
+    grad_req: GradReq = None,
+    mode: str | None = None,
     static_alloc: bool = False,
+    static_shape: bool = False,
     memory_budget: float | int | str | None = None,
     remat: str | None = None,
     disk_cache: bool = True,
@@ -47,56 +55,45 @@ def compile(  # noqa: A001 - go.compile
     Targets are `cpu`, by IREE, and `jit`, the host JIT that proves memory plans (docs/memory.md).
 
     The function is traced once for each structure and type of its arguments, which are arrays,
-    numbers, or nested containers of them. Results are `Array`s, which NumPy reads in place. A
-    compiled Python function called in a trace becomes part of what is traced.
+    numbers, or nested containers of them, and for each mode. Results are `Array`s, which NumPy
+    reads in place. A compiled Python function called in a trace becomes part of what is traced.
     `donate` lists positions of arguments that the caller gives up: results of the same types are
     written into their storage, without allocating, and the donated arrays cannot be used again.
+    `param` lists the positions of arguments that are trained, `data` those of the others; together
+    they name each one once.
+    `grad_req` says which gradients `vjp` and `backward` give: "write", "add" (to arrays that the
+    caller gives) or "null", for all arguments, in a sequence with one entry an argument, or in a
+    dict by their names ("null" for those it leaves out). By default they are written for the
+    parameters, or for all floating-point arguments where `param` is left away.
+    `mode`, "train" or "infer", is that of `dropout`, `batch_norm` and their like; by default the
+    one at the call (`go.infer_mode()`).
     `memory_budget`, bytes (1_000_000, "12MiB") or a fraction of what the function needs (0.5),
     makes it compute values anew instead of keeping them, as little as fits; PassError where it
     cannot.
     `remat="cheap"` does so for whatever is cheap to compute, "all" for all values.
     With `static_alloc=True` calls allocate nothing once the first has run: temporaries live in one
     arena that every call uses again, and a result's memory is used again when the array and every
-    NumPy view of it are gone. With `disk_cache=False` the compiled module is not kept for other
-    processes. Can be used as a decorator.
+    NumPy view of it are gone. `static_shape=True`, with it, promises arguments of one structure and
+    type for good: others are an error, not a second compilation.
+    With `disk_cache=False` the compiled module is not kept for other processes. Can be used as a
+    decorator.
     """
     if fn is not None and not callable(fn) and not isinstance(fn, Graph):
         raise ArgumentError(f"expected a function or a Graph to compile, got {fn!r:.60}")
-    if fn is None:
-        return functools.partial(
-            compile,
-            target=target,
-            donate=donate,
-            static_alloc=static_alloc,
-            memory_budget=memory_budget,
-            remat=remat,
-            disk_cache=disk_cache,
-        )
-    donated = (donate,) if isinstance(donate, int) else tuple(donate)
-    if not all(isinstance(position, int) for position in donated):
-        raise ArgumentError(f"donate expected positions of arguments, got {donate!r}")
-    options = rematerialization(memory_budget, remat)
-    return CachedFunction(fn, find_target(target), donated, disk_cache, static_alloc, options)
-
-
-def rematerialization(memory_budget: Any = None, remat: str | None = None) -> str:
-    """The options of gradopt-rematerialize for those of `compile`; empty where it is not to run."""
-    if memory_budget is None and remat is None:
-        return ""
-    if memory_budget is not None and remat is not None:
-        raise ArgumentError("expected memory_budget or remat, got both")
-    if remat is not None:
-        if remat not in POLICIES:
-            raise ArgumentError(f"remat expected one of {', '.join(POLICIES)}, got {remat!r}")
-        return f"policy={remat}"
-    if isinstance(memory_budget, str):
-        return f"budget={''.join(memory_budget.split())}"
-    if isinstance(memory_budget, float) and 0 <= memory_budget <= 1:
-        return f"budget={memory_budget:.12f}"
-    if isinstance(memory_budget, bool) or not isinstance(memory_budget, int) or memory_budget < 0:
-        expected = "memory_budget expected bytes, or a fraction from 0.0 to 1.0"
-        raise ArgumentError(f"{expected}, got {memory_budget!r}")
-    return f"budget={memory_budget}"
+    options = Options.of(
+        target=target,
+        donate=donate,
+        data=data,
+        param=param,
+        grad_req=grad_req,
+        mode=mode,
+        static_alloc=static_alloc,
+        static_shape=static_shape,
+        memory_budget=memory_budget,
+        remat=remat,
+        disk_cache=disk_cache,
+    )
+    return CachedFunction(fn, options) if fn is not None else lambda f: CachedFunction(f, options)
 
 
 class CachedFunction:
@@ -104,15 +101,7 @@ class CachedFunction:
     threads.
     """
 
-    def __init__(
-        self,
-        fn: Callable[..., Any] | Graph,
-        target: Target,
-        donate: tuple[int, ...],
-        disk_cache: bool,
-        static_alloc: bool = False,
-        remat: str = "",
-    ) -> None:
+    def __init__(self, fn: Callable[..., Any] | Graph, options: Options) -> None:
         if not isinstance(fn, Graph):
             functools.update_wrapper(self, fn)
         elif not fn.input_names:
@@ -120,14 +109,15 @@ class CachedFunction:
                 f"expected a graph with at least one input to compile, got none in '{fn.name}'"
             )
         self.fn = fn
-        self.target = target
-        self.donate = donate
-        self.disk_cache = disk_cache
-        self.remat = remat
-        self.static_alloc = static_alloc
+        self.options = options
+        self.target = options.target
+        self.remat = options.remat
         self._warned = False
         self._bound: dict[Any, Executable] = {}
+        self._recorded: dict[Any, Differentiable] = {}
         self._lock = threading.Lock()
+        self._locks: dict[Any, threading.Lock] = {}  # by signature: others are not waited for
+        self._thread = threading.local()
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         if keywords:
@@ -139,12 +129,96 @@ class CachedFunction:
             if not isinstance(self.fn, Graph) and any(isinstance(x, Tensor) for x in leaves):
                 return self.fn(*arguments)  # in a trace: part of what is being built
             raise not_arrays(self.fn, arguments) from None
-        key = (structure, *((leaf.shape, leaf.dtype) for leaf in leaves))
+        key = self._key(leaves, structure)
         executable = self._bound.get(key)
         if executable is None:
-            with self._lock:
+            with self._lock_of(key):
                 executable = self._bound.get(key) or self._bind(key, arguments)
         return executable(leaves)
+
+    # --- recorded calls ---------------------------------------------------------------------------
+
+    def vjp(self, *arguments: Any, **keywords: Any) -> tuple[Any, Any]:
+        """`(results, pullback)`: a call that keeps what its backward reads. `pullback(cotangents)`
+        gives a tuple of one gradient an argument (see `Pullback`), those that `grad_req` asks for.
+
+        In a trace it is `go.vjp`. Raises GradientError where there is nothing to differentiate by,
+        ArgumentError with options that recorded calls do not go with: `donate`, `memory_budget` and
+        `remat`.
+        """
+        if keywords:
+            arguments = positional(self.fn, arguments, keywords)
+        leaves, structure = trees.flatten(arguments)
+        if any(isinstance(x, Tensor) for x in leaves):
+            return vjp(self, *arguments)
+        try:
+            leaves = [x if type(x) in (np.ndarray, Array) else as_array(x) for x in leaves]
+        except OpError:
+            raise not_arrays(self.fn, arguments) from None
+        key = self._key(leaves, structure)
+        recorded = self._recorded.get(key)
+        if recorded is None:
+            with self._lock_of(key):
+                recorded = self._recorded.get(key) or self._record(key, arguments)
+        return recorded.record(leaves)
+
+    def forward(self, *arguments: Any, **keywords: Any) -> Any:
+        """The results of a call that `backward` on this thread differentiates; see `vjp`."""
+        results, self._thread.pullback = self.vjp(*arguments, **keywords)
+        return results
+
+    def backward(
+        self, cotangents: Any = None, *, out: Any = None, retain_graph: bool = False
+    ) -> tuple[Any, ...]:
+        """The gradients of this thread's last `forward`; arguments and errors as those of
+        `Pullback`.
+        """
+        pullback = getattr(self._thread, "pullback", None)
+        if pullback is None:
+            name = self.fn.name if isinstance(self.fn, Graph) else function_name(self.fn)
+            raise GradientError(
+                f"backward of '{name}' expected a forward on this thread before it, got none"
+            )
+        return pullback(cotangents, out=out, retain_graph=retain_graph)
+
+    def _record(self, key: Any, arguments: tuple[Any, ...]) -> Differentiable:
+        """Compile the forward and the backward for a signature."""
+        self._check_promise(key, self._recorded, arguments)
+        graph = self._graph(arguments)
+        self.options.check_recordable(graph.name)
+        requests = requests_of(graph, self.options, self._argument_names(graph))
+        if all(request == NULL for request in requests):
+            raise GradientError(
+                f"a recorded call of '{graph.name}' expected an argument to differentiate by, got "
+                "the request 'null' for all; see grad_req"
+            )
+        recording = record(graph, requests)
+        about: dict[str, Any] = {
+            "static_alloc": self.options.static_alloc,
+            "disk_cache": self.options.disk_cache,
+        }
+        forward = bind(recording.forward, self.target, **about)
+        totals = recording.totals()
+        backward = bind(recording.backward, self.target, donated=totals, **about)
+        self._recorded[key] = Differentiable(graph, recording, forward, backward, requests)
+        return self._recorded[key]
+
+    # --- signatures -------------------------------------------------------------------------------
+
+    def _key(self, leaves: list[Any], structure: Any) -> Any:
+        """What a call has in common with those that run the same code."""
+        mode = self.options.mode or current_mode()
+        return (mode, structure, *((leaf.shape, leaf.dtype) for leaf in leaves))
+
+    def _lock_of(self, key: Any) -> threading.Lock:
+        with self._lock:
+            return self._locks.setdefault(key, threading.Lock())
+
+    def _argument_names(self, graph: Graph) -> list[str]:
+        """The names of the arguments, as the function calls them."""
+        if isinstance(self.fn, Graph) or graph.in_tree is None:
+            return graph.input_names
+        return argument_names(self.fn, graph.in_tree.num_children)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         """Of a decorated method: with the instance as its first argument."""
@@ -155,9 +229,13 @@ class CachedFunction:
         type).
         """
         if isinstance(self.fn, Graph):
+            self.options.check_arguments(self.fn.name, self.fn.input_names)
             self.fn.finish()
             return self.fn
-        return trace(self.fn, *specs)
+        names = argument_names(self.fn, len(specs))
+        self.options.check_arguments(function_name(self.fn), names)
+        with modes.mode(self.options.mode or current_mode()):
+            return trace(self.fn, *specs, parameters=self.options.param or ())
 
     def mlir(self, stage: str, *specs: Any) -> str:
         """The IR for arguments like `specs` at a stage: graph, differentiated, simplified,
@@ -196,9 +274,10 @@ class CachedFunction:
 
     def _mark(self, graph: Graph, module: ir.Module) -> bool:
         """Write the options into a graph's module; whether allocation is static."""
-        return mark(symbols(module)[graph.name], self._donated(graph), self.static_alloc)
+        return mark(symbols(module)[graph.name], self._donated(graph), self.options.static_alloc)
 
-    def _bind(self, key: Any, arguments: tuple[Any, ...]) -> Executable:
+    def _graph(self, arguments: tuple[Any, ...]) -> Graph:
+        """The graph of a call with these arguments, whose types are checked."""
         graph = self.trace(*arguments)
         if not graph.input_names:
             raise TraceError(
@@ -206,41 +285,53 @@ class CachedFunction:
                 f"'{graph.name}'"
             )
         if isinstance(self.fn, Graph):
-            check_types(
-                graph.name,
-                graph.input_names,
-                graph.input_specs,
-                [spec_of(a) for a in trees.leaves(arguments)],
-            )
-        self._bound[key] = bind(
+            specs = [spec_of(a) for a in trees.leaves(arguments)]
+            check_types(graph.name, graph.input_names, graph.input_specs, specs)
+        return graph
+
+    def _bind(self, key: Any, arguments: tuple[Any, ...]) -> Executable:
+        """Compile for a signature."""
+        self._check_promise(key, self._bound, arguments)
+        graph = self._graph(arguments)
+        executable = bind(
             graph,
             self.target,
             donated=self._donated(graph),
-            static_alloc=self.static_alloc,
+            static_alloc=self.options.static_alloc,
             remat=self.remat,
-            disk_cache=self.disk_cache,
+            disk_cache=self.options.disk_cache,
         )
-        if self.static_alloc and not self._bound[key].is_static and not self._warned:
+        if self.options.static_alloc and not executable.is_static and not self._warned:
             self._warned = True
             warnings.warn(
                 f"'{graph.name}' has extents that are known only when it is called; it runs "
                 "without static_alloc",
                 stacklevel=3,
             )
-        return self._bound[key]
+        self._bound[key] = executable
+        return executable
+
+    def _check_promise(
+        self, key: Any, known: Mapping[Any, Any], arguments: tuple[Any, ...]
+    ) -> None:
+        """Raise where `static_shape` promised arguments of the types that are known."""
+        first = next((k for k in known if k[0] == key[0]), None)
+        if not self.options.static_shape or first is None:
+            return
+        name, names, specs = known[first].name, known[first].names, known[first].inputs
+        found = [spec_of(leaf) for leaf in trees.leaves(arguments)]
+        for argument, spec, other in zip(names, specs, found, strict=False):
+            if spec != other:
+                got = f"argument '{argument}' of type {other}, before it was {spec}"
+                break
+        else:
+            got = f"{len(found)} arrays in {key[1]}, before it was {len(specs)} in {first[1]}"
+        raise ArgumentError(
+            f"'{name}' with static_shape=True expected arguments of one structure and type, got "
+            f"{got}; compile it without static_shape"
+        )
 
     def _donated(self, graph: Graph) -> list[int]:
         """The positions of the inputs that the donated arguments consist of."""
-        counts = (
-            [s.num_leaves for s in graph.in_tree.children()]
-            if graph.in_tree
-            else [1] * len(graph.input_names)
-        )
-        for position in self.donate:
-            if not 0 <= position < len(counts):
-                raise ArgumentError(
-                    f"donate expected positions of the {len(counts)} arguments of '{graph.name}', "
-                    f"got {position}"
-                )
-        starts = np.cumsum([0, *counts]).tolist()
-        return [i for p in self.donate for i in range(starts[p], starts[p + 1])]
+        owners = owners_of(graph, len(self._argument_names(graph)))
+        return [i for p in self.options.donate for i, owner in enumerate(owners) if owner == p]

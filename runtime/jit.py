@@ -20,6 +20,7 @@ import numpy as np
 
 from ..dialect import trees
 from ..dialect.control import symbols
+from ..dialect.function_graph import FunctionGraph
 from ..dialect.graph import Graph
 from ..dialect.mlir import DYNAMIC, ExecutionEngine, ir
 from ..dialect.types import TensorSpec, bfloat16
@@ -237,7 +238,12 @@ class JitExecutable(Executable):
     """
 
     def __init__(
-        self, graph: Graph, target: Target, donated: list[int], is_static: bool, remat: str = ""
+        self,
+        graph: Graph | FunctionGraph,
+        target: Target,
+        donated: list[int],
+        is_static: bool,
+        remat: str = "",
     ) -> None:
         self.name = graph.name
         self.names = graph.input_names
@@ -246,6 +252,7 @@ class JitExecutable(Executable):
         self.out_tree = graph.out_tree
         self.donated = donated
         self.is_static = is_static
+        self.in_place: set[int] = set()
         self.allocator = device(target.driver).allocator
         lowered, _ = pipeline.lower(graph.module, target, remat)
         self.module = JitModule(lowered, graph.name)

@@ -4,6 +4,7 @@
 import threading
 
 from ..dialect.control import symbols
+from ..dialect.function_graph import FunctionGraph
 from ..dialect.graph import Graph
 from ..dialect.mlir import ir
 from ..lowering import pipeline
@@ -19,7 +20,9 @@ _locks: dict[str, threading.Lock] = {}
 _modules: dict[str, Module] = {}
 
 
-def module_for(graph: Graph, target: Target, disk_cache: bool, remat: str = "") -> Module:
+def module_for(
+    graph: Graph | FunctionGraph, target: Target, disk_cache: bool, remat: str = ""
+) -> Module:
     """The compiled form of a graph: from this process's memory, from disk, or compiled now."""
     key = module_key(graph.module.operation.get_asm(), target, remat)
     with _lock:

@@ -19,7 +19,7 @@ import pytest
 from gradopt.dialect.control import symbols
 from gradopt.errors import DonationError
 from gradopt.lowering.bufferize import storage_of_results
-from gradopt.runtime import compiler, device, function, modules
+from gradopt.runtime import compiler, device, modules, options
 from gradopt.tools.workloads import mlp, recsys, train_step
 
 from .helpers import CPU, run_reference
@@ -38,7 +38,7 @@ def f32(*shape: int) -> np.ndarray:
 @pytest.fixture
 def on_sync(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compile for, and put arrays on, the device that counts allocations."""
-    for module in (function, device):
+    for module in (options, device):
         monkeypatch.setattr(module, "find_target", lambda name: SYNC)
 
 
@@ -325,7 +325,7 @@ def test_write_after_read_hazard(rung: str, monkeypatch: pytest.MonkeyPatch) -> 
     of it, w gets a second buffer.
     """
     one = dataclasses.replace(CPU, ladder=tuple(r for r in CPU.ladder if r.name == rung))
-    monkeypatch.setattr(function, "find_target", lambda name: one)
+    monkeypatch.setattr(options, "find_target", lambda name: one)
     step, w, x = go.compile(hazard, donate=0), f32(64, 48), f32(32, 64)
     report = step.memory_report(w, x, f32(32, 48))
     (tie,) = (b for b in report.inputs if b.donated)

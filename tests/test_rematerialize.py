@@ -21,7 +21,7 @@ from gradopt.lowering import pipeline
 from gradopt.lowering.liveness import analyse
 from gradopt.lowering.recompute import REMATERIALIZED, Model
 from gradopt.lowering.rematerialize import Report, least_work, report_of, turns
-from gradopt.runtime.function import rematerialization
+from gradopt.runtime.options import rematerialization
 from hypothesis import HealthCheck, given, settings
 
 from .helpers import spec

@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Recorded calls: a forward that keeps what its backward reads, and the backward of that call."""
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..dialect import trees
+from ..dialect.graph import Graph
+from ..dialect.types import TensorSpec
+from ..errors import ArgumentError, GradientError
+from ..lowering.record import ADD, NULL, Recording
+from .device import Array, contents, copy_in, fill
+from .executable import Executable
+
+
+class Differentiable:
+    """A function compiled as two for one signature and set of gradient requests."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        recording: Recording,
+        forward: Executable,
+        backward: Executable,
+        requests: Sequence[str],
+    ) -> None:
+        self.name = graph.name
+        self.names = graph.input_names
+        self.inputs = graph.input_specs
+        self.in_tree = graph.in_tree
+        self.out_tree = graph.out_tree
+        self.recording = recording
+        self.forward = forward
+        self.backward = backward
+        self.requests = requests
+
+    def record(self, leaves: list[Any]) -> tuple[Any, "Pullback"]:
+        """Call the forward; its results, and the backward of this call."""
+        recording = self.recording
+        # What a backward reads later must not change before: NumPy's memory is the caller's.
+        for i in recording.inputs:
+            if not isinstance(leaves[i], Array):
+                leaves[i] = self._own(leaves[i])
+        found = self.forward(leaves)
+        count = recording.result_count
+        results, residuals = list(found[:count]), list(found[count:])
+        kept = [leaves[i] for i in recording.inputs]
+        kept += [results[i] for i in recording.results] + residuals
+        specs = self.forward.outputs[:count]
+        return self.results(results), Pullback(self, kept, specs)
+
+    def results(self, leaves: list[Any]) -> Any:
+        """Results in the function's structure."""
+        return tuple(leaves) if self.out_tree is None else trees.unflatten(self.out_tree, leaves)
+
+    def arguments(self, leaves: list[Any]) -> tuple[Any, ...]:
+        """A leaf for each input in the structure of the arguments."""
+        return tuple(leaves) if self.in_tree is None else trees.unflatten(self.in_tree, leaves)
+
+    def _own(self, array: np.ndarray) -> Array:
+        view = copy_in(self.forward.allocator, array)
+        return Array(view, array.shape, view_dtype(array.dtype))
+
+
+def view_dtype(dtype: np.dtype) -> np.dtype:
+    """The type in the byte order of the machine."""
+    return dtype if dtype.isnative else dtype.newbyteorder("=")
+
+
+class Pullback:
+    """The backward of one recorded call: cotangents of its results -> gradients by its arguments.
+
+    It can be called once, after which what the call kept is freed; with `retain_graph=True` again.
+    """
+
+    def __init__(self, of: Differentiable, kept: list[Any], specs: list[TensorSpec]) -> None:
+        self._of = of
+        self._kept: list[Any] | None = kept
+        self._specs = specs
+        self._lock = threading.Lock()
+
+    def __call__(
+        self, cotangents: Any = None, *, out: Any = None, retain_graph: bool = False
+    ) -> tuple[Any, ...]:
+        """The gradients, a tuple with one entry an argument, in its structure: None where none was
+        asked for.
+
+        `cotangents` has the structure, shapes and dtypes of the results; None stands for zeros, and
+        for results that have no gradient; left away, they are all ones. `out` has the structure of
+        the arguments and holds arrays (`Array` or NumPy's) that the gradients are written to, or
+        added to where the request is "add", in place; None where a new array is wanted. Raises
+        ArgumentError for wrong cotangents or `out`, GradientError in a second call without
+        `retain_graph=True` in the first; neither changes anything.
+        """
+        of = self._of
+        cts = self._cotangents(cotangents)
+        places = self._places(out)
+        with self._lock:
+            if self._kept is None:
+                raise GradientError(
+                    f"the backward of '{of.name}' was called before, and what it reads has been "
+                    "freed; call it with retain_graph=True as long as it is needed again"
+                )
+            kept = self._kept
+            gradients = self._run(kept, cts, places)
+            if not retain_graph:
+                self._kept = None
+        return of.arguments(gradients)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all that is kept for the backward, arguments and results included."""
+        return sum(array.nbytes for array in self._kept or ())
+
+    def _run(self, kept: list[Any], cts: list[Any], places: list[Any]) -> list[Any]:
+        of, recording = self._of, self._of.recording
+        gradients: list[Any] = [None] * len(of.names)
+        totals = [places[i] for i in recording.added]
+        start = len(kept) + len(cts)
+        given = list(totals)
+        held: list[tuple[Array, Any, Any] | None] = [None] * len(totals)
+        for n, total in enumerate(totals):
+            if isinstance(total, Array) and start + n in of.backward.in_place:
+                held[n] = total, total.buffer_view(), total._lease
+            elif isinstance(total, Array):
+                given[n] = total.numpy()
+        found = of.backward([*kept, *cts, *given])
+        for i, gradient in zip(recording.wrt, found, strict=True):
+            gradients[i] = gradient
+        for i, before in zip(recording.added, held, strict=True):
+            if before is not None:
+                _put_back(*before, gradients[i])
+                gradients[i] = before[0]
+        for i in recording.wrt:
+            if places[i] is not None and gradients[i] is not places[i]:
+                _write(places[i], gradients[i])
+                gradients[i] = places[i]
+        return gradients
+
+    def _cotangents(self, cotangents: Any) -> list[Any]:
+        """The cotangents that the backward reads."""
+        of, heads = self._of, self._of.recording.heads
+        if cotangents is None:
+            return [np.ones(self._specs[i].shape, self._specs[i].dtype) for i in heads]  # type: ignore[arg-type]
+        given = trees.leaves(cotangents, none_is_leaf=True)
+        wanted = of.results([0] * len(self._specs))
+        if len(given) != len(self._specs):
+            raise ArgumentError(
+                f"the backward of '{of.name}' expected cotangents with the structure of its "
+                f"result, {trees.structure(wanted)}, got {trees.structure(cotangents)}"
+            )
+        return [self._cotangent(i, given[i]) for i in heads]
+
+    def _cotangent(self, i: int, given: Any) -> Any:
+        spec = self._specs[i]
+        if given is None:
+            return np.zeros(spec.shape, spec.dtype)  # type: ignore[arg-type]
+        if isinstance(given, bool | int | float):
+            given = np.asarray(given, spec.dtype)
+        if not isinstance(given, Array):
+            given = np.asarray(given)
+        if tuple(given.shape) != spec.shape or given.dtype != spec.dtype:
+            found = TensorSpec(given.shape, given.dtype)
+            raise ArgumentError(
+                f"the backward of '{self._of.name}' expected the cotangent of result {i} of type "
+                f"{spec}, got {found}"
+            )
+        return given
+
+    def _places(self, out: Any) -> list[Any]:
+        """What the gradients are written or added to, an entry an input."""
+        of = self._of
+        places: list[Any] = [None] * len(of.names)
+        if out is not None:
+            given = trees.leaves(out, none_is_leaf=True)
+            if len(given) != len(places):
+                raise ArgumentError(
+                    f"out of the backward of '{of.name}' expected one entry for each of "
+                    f"{', '.join(of.names)}, None where a new array is wanted, got {len(given)}"
+                )
+            places = given
+        for i, (name, place) in enumerate(zip(of.names, places, strict=True)):
+            if place is not None:
+                self._check_place(i, name, place)
+            elif of.requests[i] == ADD:
+                raise ArgumentError(
+                    f"the backward of '{of.name}' expected an array in out that the gradient by "
+                    f"'{name}' is added to, as its request is 'add', got none"
+                )
+        return places
+
+    def _check_place(self, i: int, name: str, place: Any) -> None:
+        of = self._of
+        what = f"out of the backward of '{of.name}' expected"
+        if of.requests[i] == NULL:
+            raise ArgumentError(f"{what} None for '{name}', whose request is 'null', got an array")
+        if not isinstance(place, Array | np.ndarray):
+            raise ArgumentError(f"{what} an array for '{name}', got {type(place).__name__}")
+        spec = of.backward.outputs[of.recording.wrt.index(i)]
+        if tuple(place.shape) != spec.shape or place.dtype != spec.dtype:
+            found = TensorSpec(place.shape, place.dtype)
+            raise ArgumentError(f"{what} an array of type {spec} for '{name}', got {found}")
+        if isinstance(place, np.ndarray) and not place.flags.writeable:
+            raise ArgumentError(f"{what} an array that can be written to for '{name}'")
+
+
+def _put_back(total: Array, view: Any, lease: Any, result: Array) -> None:
+    """Have an array that was donated hold the result, in the memory that it had."""
+    if result._view is not view:
+        fill(view, contents(result._view, result.dtype))
+    total._view, total._lease = view, lease
+
+
+def _write(place: Any, gradient: Array) -> None:
+    if isinstance(place, Array):
+        fill(place.buffer_view(), gradient.numpy())
+    else:
+        np.copyto(place, gradient.numpy())
