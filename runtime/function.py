@@ -30,9 +30,12 @@ from .compiler import plan_linalg
 from .device import Array
 from .executable import Executable
 from .memory import MemoryReport
-from .options import GradReq, Options
+from .options import GradReq, Options, check_requests
 from .recorded import Differentiable
-from .requests import owners_of, requests_of
+from .requests import frozen, owners_of, requests_of
+
+RECORDED = ("forward", "backward")
+"""The parts of a recorded call, as stages of `CachedFunction.mlir`."""
 
 
 def compile(  # noqa: A001 - go.compile
@@ -118,6 +121,16 @@ class CachedFunction:
         self._lock = threading.Lock()
         self._locks: dict[Any, threading.Lock] = {}  # by signature: others are not waited for
         self._thread = threading.local()
+        self._grad_req = options.grad_req
+
+    @property
+    def grad_req(self) -> GradReq:
+        """Which gradients recorded calls give from now on; each choice has modules of its own."""
+        return self._grad_req
+
+    @grad_req.setter
+    def grad_req(self, grad_req: GradReq) -> None:
+        self._grad_req = check_requests(grad_req)
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         if keywords:
@@ -140,7 +153,8 @@ class CachedFunction:
 
     def vjp(self, *arguments: Any, **keywords: Any) -> tuple[Any, Any]:
         """`(results, pullback)`: a call that keeps what its backward reads. `pullback(cotangents)`
-        gives a tuple of one gradient an argument (see `Pullback`), those that `grad_req` asks for.
+        gives a tuple of one gradient an argument (see `Pullback`), those that `grad_req` asks for,
+        an option of go.compile and an attribute that can be set.
 
         In a trace it is `go.vjp`. Raises GradientError where there is nothing to differentiate by,
         ArgumentError with options that recorded calls do not go with: `donate`, `memory_budget` and
@@ -155,11 +169,12 @@ class CachedFunction:
             leaves = [x if type(x) in (np.ndarray, Array) else as_array(x) for x in leaves]
         except OpError:
             raise not_arrays(self.fn, arguments) from None
-        key = self._key(leaves, structure)
+        grad_req = self._grad_req
+        key = (*self._key(leaves, structure), frozen(grad_req))
         recorded = self._recorded.get(key)
         if recorded is None:
             with self._lock_of(key):
-                recorded = self._recorded.get(key) or self._record(key, arguments)
+                recorded = self._recorded.get(key) or self._record(key, grad_req, arguments)
         return recorded.record(leaves)
 
     def forward(self, *arguments: Any, **keywords: Any) -> Any:
@@ -181,17 +196,11 @@ class CachedFunction:
             )
         return pullback(cotangents, out=out, retain_graph=retain_graph)
 
-    def _record(self, key: Any, arguments: tuple[Any, ...]) -> Differentiable:
+    def _record(self, key: Any, grad_req: GradReq, arguments: tuple[Any, ...]) -> Differentiable:
         """Compile the forward and the backward for a signature."""
         self._check_promise(key, self._recorded, arguments)
         graph = self._graph(arguments)
-        self.options.check_recordable(graph.name)
-        requests = requests_of(graph, self.options, self._argument_names(graph))
-        if all(request == NULL for request in requests):
-            raise GradientError(
-                f"a recorded call of '{graph.name}' expected an argument to differentiate by, got "
-                "the request 'null' for all; see grad_req"
-            )
+        requests = self._requests(graph, grad_req)
         recording = record(graph, requests)
         about: dict[str, Any] = {
             "static_alloc": self.options.static_alloc,
@@ -202,6 +211,17 @@ class CachedFunction:
         backward = bind(recording.backward, self.target, donated=totals, **about)
         self._recorded[key] = Differentiable(graph, recording, forward, backward, requests)
         return self._recorded[key]
+
+    def _requests(self, graph: Graph, grad_req: GradReq) -> tuple[str, ...]:
+        """What is done with the gradient by each input. Raises where calls cannot be recorded."""
+        self.options.check_recordable(graph.name)
+        requests = requests_of(graph, grad_req, self.options, self._argument_names(graph))
+        if all(request == NULL for request in requests):
+            raise GradientError(
+                f"a recorded call of '{graph.name}' expected an argument to differentiate by, got "
+                "the request 'null' for all; see grad_req"
+            )
+        return requests
 
     # --- signatures -------------------------------------------------------------------------------
 
@@ -239,13 +259,17 @@ class CachedFunction:
 
     def mlir(self, stage: str, *specs: Any) -> str:
         """The IR for arguments like `specs` at a stage: graph, differentiated, simplified,
-        rematerialized or linalg; memref, too, for target jit.
+        rematerialized or linalg; memref, too, for target jit; forward and backward, those of
+        recorded calls.
         """
         stages = pipeline.stages(self.target, self.remat)
-        if stage not in stages:
-            raise ArgumentError(f"expected a stage out of {', '.join(stages)}, got '{stage}'")
+        if stage not in (*stages, *RECORDED):
+            known = ", ".join((*stages, *RECORDED))
+            raise ArgumentError(f"expected a stage out of {known}, got '{stage}'")
         graph = self.trace(*specs)
-        with graph.context:
+        if stage in RECORDED:
+            return getattr(record(graph, self._requests(graph, self._grad_req)), stage).mlir()
+        with graph.lock, graph.context:
             module = ir.Module.parse(graph.mlir(locations=True))
             self._mark(graph, module)
         for name, passes in stages.items():

@@ -173,15 +173,7 @@ class Pullback:
     def _places(self, out: Any) -> list[Any]:
         """What the gradients are written or added to, an entry an input."""
         of = self._of
-        places: list[Any] = [None] * len(of.names)
-        if out is not None:
-            given = trees.leaves(out, none_is_leaf=True)
-            if len(given) != len(places):
-                raise ArgumentError(
-                    f"out of the backward of '{of.name}' expected one entry for each of "
-                    f"{', '.join(of.names)}, None where a new array is wanted, got {len(given)}"
-                )
-            places = given
+        places = self._given_places(out)
         for i, (name, place) in enumerate(zip(of.names, places, strict=True)):
             if place is not None:
                 self._check_place(i, name, place)
@@ -189,6 +181,31 @@ class Pullback:
                 raise ArgumentError(
                     f"the backward of '{of.name}' expected an array in out that the gradient by "
                     f"'{name}' is added to, as its request is 'add', got none"
+                )
+        return places
+
+    def _given_places(self, out: Any) -> list[Any]:
+        """The leaves of `out`, in which None may stand for a whole argument."""
+        of = self._of
+        counts = [1] * len(of.names)
+        if of.in_tree is not None:
+            counts = [tree.num_leaves for tree in of.in_tree.children()]
+        if out is None:
+            return [None] * len(of.names)
+        what = f"out of the backward of '{of.name}' expected"
+        if not isinstance(out, tuple | list) or len(out) != len(counts):
+            found = f"{len(out)} entries" if isinstance(out, tuple | list) else type(out).__name__
+            raise ArgumentError(f"{what} a tuple with one entry an argument, got {found}")
+        places: list[Any] = []
+        for argument, count in zip(out, counts, strict=True):
+            leaves = trees.leaves(argument, none_is_leaf=True)
+            places += [None] * count if argument is None else leaves
+            if argument is not None and len(leaves) != count:
+                first = len(places) - len(leaves)
+                names = ", ".join(of.names[first : first + count])
+                raise ArgumentError(
+                    f"{what} an entry for each of {names}, None where a new array is wanted, got "
+                    f"{len(leaves)}"
                 )
         return places
 

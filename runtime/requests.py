@@ -7,10 +7,19 @@ from typing import Any
 from ..dialect.types import is_float
 from ..errors import ArgumentError, GradientError
 from ..lowering.record import NULL, WRITE
-from .options import Options
+from .options import GradReq, Options
 
 
-def requests_of(graph: Any, options: Options, arguments: list[str]) -> tuple[str, ...]:
+def frozen(grad_req: GradReq) -> Any:
+    """`grad_req` as part of a key."""
+    if isinstance(grad_req, Mapping):
+        return tuple(grad_req.items())
+    return grad_req if grad_req is None or isinstance(grad_req, str) else tuple(grad_req)
+
+
+def requests_of(
+    graph: Any, grad_req: GradReq, options: Options, arguments: list[str]
+) -> tuple[str, ...]:
     """A request for each input of a graph whose arguments have the given names.
 
     Where `grad_req` says nothing, gradients by the parameters (`param`) are written, by all
@@ -18,7 +27,7 @@ def requests_of(graph: Any, options: Options, arguments: list[str]) -> tuple[str
     fit the arguments, GradientError for gradients that do not exist.
     """
     owners = owners_of(graph, len(arguments))
-    given = options.grad_req
+    given = grad_req
     if given is None or isinstance(given, str):
         wanted = options.param if options.has_roles else range(len(arguments))
         request = WRITE if given is None else given

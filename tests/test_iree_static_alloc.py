@@ -304,9 +304,9 @@ def test_options_do_not_stick_to_a_graph() -> None:
     g = go.Graph("twice")
     g.output(g.input("x", (3,)) * 2)
     before = go.cache_info().compiled
-    for options in ({}, {"static_alloc": True}, {"donate": 0}, {}):
+    for given in ({}, {"static_alloc": True}, {"donate": 0}, {}):
         x = go.device_put(np.ones(3, np.float32))
-        np.testing.assert_array_equal(go.compile(g, **options)(x)[0], [2, 2, 2])
+        np.testing.assert_array_equal(go.compile(g, **given)(x)[0], [2, 2, 2])
         assert x.is_deleted() == ("donate" in options)
     assert go.cache_info().compiled - before == 3
 
