@@ -35,6 +35,7 @@ COMPILED = {
     "compile.md",
     "artifacts.md",
     "memory.md",
+    "recording.md",
 }
 """Pages whose examples need IREE's compiler."""
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
