@@ -2,14 +2,22 @@
 """Recorded calls by IREE: whose memory gradients are in, and that none is held for ever."""
 
 import gc
+import os
 import weakref
 from typing import Any
 
 import gradopt as go
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from .helpers import run_reference
+from .random_programs import arguments, differentiated, flat, program, programs
 
 pytestmark = pytest.mark.compiler
+
+PROGRAMS = int(os.environ.get("GRADOPT_RANDOM_GRAPHS", "4"))
 
 rng = np.random.default_rng(11)
 
@@ -71,3 +79,40 @@ def test_a_failing_call_leaves_no_state() -> None:
     assert go.is_training()
     for got, expected in zip(f.vjp(w, x)[1](), want, strict=True):
         np.testing.assert_array_equal(got, expected)
+
+
+@settings(
+    max_examples=PROGRAMS,
+    deadline=None,
+    derandomize="GRADOPT_RANDOM_GRAPHS" not in os.environ,
+    suppress_health_check=list(HealthCheck),
+    database=None,
+)
+@given(
+    programs(),
+    st.lists(st.sampled_from(["null", "write", "add"]), min_size=4, max_size=4),
+    st.booleans(),
+)
+def test_random_programs(todo: Any, requests: list[str], static: bool) -> None:
+    """B03, B14: forward and backward of random programs with random requests give the results and
+    gradients that the reference gives at once.
+    """
+    if set(requests) == {"null"}:
+        return
+    xs = arguments()
+    want = run_reference(differentiated(go, todo), *xs)
+    narrow = [*(x.astype(np.float32) for x in xs[:-1]), xs[-1]]
+    options: dict[str, Any] = {"static_alloc": static, "disk_cache": False}
+    f = go.compile(program(go, todo), grad_req=[*requests, "null"], **options)
+    (loss, last), pullback = f.vjp(*narrow)
+    totals = [
+        np.ones_like(x) if r == "add" else None for r, x in zip(requests, narrow, strict=False)
+    ]
+    gradients = pullback((1.0, tuple(None for _ in last)), out=(*totals, None))
+    got = [g for g in flat(((loss, last), gradients[:4])) if g.dtype != object]
+    expected = want[: len(want) - 4]
+    expected += [w + (r == "add") for w, r in zip(want[-4:], requests, strict=True) if r != "null"]
+    assert gradients[4] is None
+    for a, b in zip(got, expected, strict=True):
+        size = max(1.0, float(np.max(np.abs(b), initial=0)))
+        np.testing.assert_allclose(a, b, rtol=0, atol=2e-5 * size)
