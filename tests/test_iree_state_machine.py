@@ -184,7 +184,8 @@ class Machine(RuleBasedStateMachine):
         threaded=st.booleans(),
     )
     def backward(self, which: int, retain: bool, none: bool, out: str, threaded: bool) -> None:
-        about = self.recorded[which % len(self.recorded)]
+        which %= len(self.recorded)
+        about = self.recorded[which]
         mode, request, p, x, pullback = (
             about[k] for k in ("mode", "request", "p", "x", "pullback")
         )
@@ -210,7 +211,7 @@ class Machine(RuleBasedStateMachine):
         fresh = single_purpose(mode, request, batch, self.static).vjp(p, x)[1]
         same(got, fresh(cts, out=again if request == 2 else None))
         if not retain:
-            self.recorded.remove(about)
+            del self.recorded[which]
             self.spent.append(pullback)
 
     def wanted(self, gradients: Any, request: int) -> Any:
