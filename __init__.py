@@ -227,5 +227,7 @@ from .runtime.artifact import export
 from .runtime.cache import cache_info
 from .runtime.device import Array, device_put
 from .runtime.function import CachedFunction, compile
+from .runtime.modules import clear_cache
+from .runtime.why import Miss, why
 
 __version__ = "0.1.0"

@@ -33,7 +33,7 @@ from .arguments import check_types
 from .cache import versions, write_whole
 from .compiler import compile_linalg
 from .device import Module
-from .signature import module_key
+from .signature import of_text
 
 FORMAT = "gradopt-artifact-1"
 
@@ -120,7 +120,7 @@ def compile_modules(modules: Sequence[ir.Module], name: str, target: Target) -> 
         text = "\n".join(functions)
         return compile_linalg(f"module {{\n{text}\n}}\n", target, name, ops)
 
-    return cache.image(module_key("\n".join(texts), target), make)
+    return cache.find(of_text(name, "\n".join(texts), target).key, make).image
 
 
 def _standing_alone(op: Any) -> str:

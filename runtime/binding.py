@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Binding a graph to a target: from a graph and options to something that can be called."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ..dialect.control import symbols
 from ..dialect.graph import Graph
@@ -10,6 +11,8 @@ from ..lowering.bufferize import mark_donated, mark_static, storage_of_results, 
 from ..lowering.target import Target
 from .executable import Executable
 from .modules import module_for
+from .signature import of_graph
+from .why import History
 
 
 def bind(
@@ -20,8 +23,16 @@ def bind(
     static_alloc: bool = False,
     remat: str = "",
     disk_cache: bool = True,
+    parts: Mapping[str, Any] | None = None,
+    notes: Mapping[str, Any] | None = None,
+    origin: str = "",
+    history: History | None = None,
 ) -> Executable:
-    """A graph compiled for a target; `donated` are positions of inputs."""
+    """A graph compiled for a target; `donated` are positions of inputs.
+
+    `parts` is what else the key consists of, `notes` what `why()` is to know beside, `origin` whose
+    graph it is, and `history` where a miss is noted (signature.py).
+    """
     with graph.context:
         function = symbols(graph.module)[graph.name]
         is_static = mark(function, donated, static_alloc)
@@ -31,7 +42,13 @@ def bind(
                 from .jit import JitExecutable
 
                 return JitExecutable(graph, target, list(donated), is_static, remat)
-            module = module_for(graph, target, disk_cache, remat)
+            options = {
+                "option donate": [graph.input_names[i] for i in donated],
+                "option static_alloc": is_static,
+                "option rematerialize": remat,
+            }
+            signature = of_graph(graph, target, {**options, **(parts or {})}, notes, origin)
+            module = module_for(graph, target, disk_cache, remat, signature, history)
         finally:
             unmark(function)  # the graph may be compiled with other options
     return Executable(graph, module, list(donated), places, is_static)

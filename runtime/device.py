@@ -61,6 +61,7 @@ class Module:
     """A loaded VMFB: its functions by name, called with buffer views."""
 
     def __init__(self, image: bytes, driver: str) -> None:
+        self.size = len(image)
         self.device = device(driver)
         self._module = iree.VmModule.copy_buffer(instance(), image)
         hal = iree.create_hal_module(instance(), self.device)

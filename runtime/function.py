@@ -15,7 +15,7 @@ import numpy as np
 from ..dialect import trees
 from ..dialect.control import symbols
 from ..dialect.creation import as_array
-from ..dialect.graph import Graph, spec_of, trace
+from ..dialect.graph import Graph, function_name, spec_of, trace
 from ..dialect.mlir import ir
 from ..dialect.tensor import Tensor
 from ..errors import ArgumentError, OpError, TraceError
@@ -30,6 +30,9 @@ from .compiler import plan_linalg
 from .device import Array
 from .executable import Executable
 from .memory import MemoryReport
+from .recent import Recent
+from .signature import origin_of
+from .why import History, Miss
 
 
 def compile(  # noqa: A001 - go.compile
@@ -126,7 +129,8 @@ class CachedFunction:
         self.remat = remat
         self.static_alloc = static_alloc
         self._warned = False
-        self._bound: dict[Any, Executable] = {}
+        self._bound = Recent(function_name(fn) if not isinstance(fn, Graph) else fn.name)
+        self._history = History()
         self._lock = threading.Lock()
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
@@ -194,6 +198,18 @@ class CachedFunction:
             plan = memory_report.report(plan_memory.plan(symbols(module)[graph.name]))
         return MemoryReport.of(graph, places, decided, plan)
 
+    def why(self) -> Miss | None:
+        """The latest miss: a call, or a gradient of one, with a signature that was not in memory;
+        printed, it says what changed since the nearest earlier one. None before the first call.
+        """
+        return self._history.latest
+
+    def clear_cache(self) -> None:
+        """Free the memory of all signatures: arenas and pools, and modules that nothing else uses;
+        the next calls bind them again.
+        """
+        self._bound.clear()
+
     def _mark(self, graph: Graph, module: ir.Module) -> bool:
         """Write the options into a graph's module; whether allocation is static."""
         return mark(symbols(module)[graph.name], self._donated(graph), self.static_alloc)
@@ -219,6 +235,9 @@ class CachedFunction:
             static_alloc=self.static_alloc,
             remat=self.remat,
             disk_cache=self.disk_cache,
+            notes={"structure of the arguments": str(key[0])},
+            origin=origin_of(self.fn),
+            history=self._history,
         )
         if self.static_alloc and not self._bound[key].is_static and not self._warned:
             self._warned = True
