@@ -226,7 +226,7 @@ from .lowering.residuals import print_residuals, residuals
 from .runtime.artifact import export
 from .runtime.cache import cache_info
 from .runtime.device import Array, device_put
-from .runtime.function import CachedFunction, compile
+from .runtime.function import CachedFunction, compile, deserialize
 from .runtime.modules import clear_cache
 from .runtime.why import Miss, why
 

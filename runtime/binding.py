@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Binding a graph to a target: from a graph and options to something that can be called."""
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,9 +10,10 @@ from ..dialect.graph import Graph
 from ..dialect.mlir import func
 from ..lowering.bufferize import mark_donated, mark_static, storage_of_results, unmark
 from ..lowering.target import Target
+from .cache import COMPILED
 from .executable import Executable
 from .modules import module_for
-from .signature import of_graph
+from .signature import Signature, of_graph
 from .why import History
 
 
@@ -38,20 +40,67 @@ def bind(
         is_static = mark(function, donated, static_alloc)
         places = storage_of_results(function)
         try:
+            about = {**options(graph, donated, is_static, remat), **(parts or {})}
+            signature = of_graph(graph, target, about, notes, origin)
             if target.name == "jit":
-                from .jit import JitExecutable
-
-                return JitExecutable(graph, target, list(donated), is_static, remat)
-            options = {
-                "option donate": [graph.input_names[i] for i in donated],
-                "option static_alloc": is_static,
-                "option rematerialize": remat,
-            }
-            signature = of_graph(graph, target, {**options, **(parts or {})}, notes, origin)
+                return _by_the_jit(
+                    graph, target, list(donated), is_static, remat, signature, history
+                )
             module = module_for(graph, target, disk_cache, remat, signature, history)
         finally:
             unmark(function)  # the graph may be compiled with other options
     return Executable(graph, module, list(donated), places, is_static)
+
+
+def signature_of(
+    graph: Graph,
+    target: Target,
+    *,
+    donated: Sequence[int] = (),
+    static_alloc: bool = False,
+    remat: str = "",
+    parts: Mapping[str, Any] | None = None,
+) -> Signature:
+    """The signature that `bind` would find a graph's module under."""
+    with graph.context:
+        function = symbols(graph.module)[graph.name]
+        try:
+            is_static = mark(function, donated, static_alloc)
+            about = {**options(graph, donated, is_static, remat), **(parts or {})}
+            return of_graph(graph, target, about)
+        finally:
+            unmark(function)
+
+
+def _by_the_jit(
+    graph: Graph,
+    target: Target,
+    donated: list[int],
+    is_static: bool,
+    remat: str,
+    signature: Signature,
+    history: History | None,
+) -> Executable:
+    """A graph compiled by the host JIT, which keeps nothing."""
+    from .jit import JitExecutable
+
+    start = time.perf_counter()
+    found = JitExecutable(graph, target, donated, is_static, remat)
+    if history is not None:
+        why = "not asked, as target jit keeps nothing"
+        history.add(signature, COMPILED, why, time.perf_counter() - start)
+    return found
+
+
+def options(graph: Graph, donated: Sequence[int], is_static: bool, remat: str) -> dict[str, Any]:
+    """The parts of a key that options of go.compile are."""
+    kind, _, value = remat.partition("=")
+    return {
+        "option donate": [graph.input_names[i] for i in donated],
+        "option static_alloc": is_static,
+        "option memory_budget": value if kind == "budget" else "",
+        "option remat": value if kind == "policy" else "",
+    }
 
 
 def mark(function: func.FuncOp, donated: Sequence[int], static_alloc: bool) -> bool:

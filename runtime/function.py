@@ -25,13 +25,14 @@ from ..lowering.rematerialize import POLICIES
 from ..lowering.target import Target
 from ..lowering.target import target as find_target
 from .arguments import check_types, not_arrays, positional
-from .binding import bind, mark
+from .binding import bind, mark, signature_of
 from .compiler import plan_linalg
 from .device import Array
 from .executable import Executable
 from .memory import MemoryReport
 from .recent import Recent
-from .signature import origin_of
+from .serial import parsed, serialized
+from .signature import Signature, origin_of
 from .why import History, Miss
 
 
@@ -80,6 +81,14 @@ def compile(  # noqa: A001 - go.compile
         raise ArgumentError(f"donate expected positions of arguments, got {donate!r}")
     options = rematerialization(memory_budget, remat)
     return CachedFunction(fn, find_target(target), donated, disk_cache, static_alloc, options)
+
+
+def deserialize(text: str) -> "CachedFunction":
+    """The compiled function whose graph and options `CachedFunction.serialize` wrote: it takes the
+    inputs one by one, and returns a tuple. Raises TraceError for other text.
+    """
+    graph, options = parsed(text)
+    return compile(graph, **options)
 
 
 def rematerialization(memory_budget: Any = None, remat: str | None = None) -> str:
@@ -197,6 +206,37 @@ class CachedFunction:
         with graph.context:
             plan = memory_report.report(plan_memory.plan(symbols(module)[graph.name]))
         return MemoryReport.of(graph, places, decided, plan)
+
+    def signature(self, *specs: Any) -> Signature:
+        """What a call with arguments like `specs` depends on, part by part, and its key; nothing is
+        compiled.
+        """
+        graph = self.trace(*specs)
+        return signature_of(
+            graph,
+            self.target,
+            donated=self._donated(graph),
+            static_alloc=self.static_alloc,
+            remat=self.remat,
+        )
+
+    def serialize(self, *specs: Any) -> str:
+        """The graph for arguments like `specs`, with the options, as text; `go.deserialize` makes a
+        compiled function of it that has the same key.
+        """
+        graph = self.trace(*specs)
+        kind, _, value = self.remat.partition("=")
+        return serialized(
+            graph,
+            {
+                "target": self.target.name,
+                "donate": self._donated(graph),
+                "static_alloc": self.static_alloc,
+                "memory_budget": value if kind == "budget" else None,
+                "remat": value if kind == "policy" else None,
+                "disk_cache": self.disk_cache,
+            },
+        )
 
     def why(self) -> Miss | None:
         """The latest miss: a call, or a gradient of one, with a signature that was not in memory;

@@ -6,7 +6,6 @@ compiled function.
 import collections
 import dataclasses
 import functools
-import os
 import re
 import threading
 import time
@@ -141,7 +140,9 @@ def why() -> list[Miss]:
 def _nearest(earlier: Iterable[Signature], signature: Signature) -> Signature | None:
     """The signature with the fewest parts that differ; of several, the latest."""
     parts = signature.described
-    return min(reversed(list(earlier)), key=lambda s: len(_differ(s.described, parts)), default=None)
+    return min(
+        reversed(list(earlier)), key=lambda s: len(_differ(s.described, parts)), default=None
+    )
 
 
 def _nearest_on_disk(signature: Signature, when: float) -> Signature | None:
@@ -217,7 +218,8 @@ def _shown(value: Any) -> str:
 
 def _around_the_difference(before: str, now: str) -> tuple[str, str]:
     """The stretches of two texts around the first place where they differ."""
-    same = len(os.path.commonprefix([before, now]))
+    pairs = enumerate(zip(before, now, strict=False))
+    same = next((i for i, (a, b) in pairs if a != b), min(len(before), len(now)))
     start = max(same - WIDTH // 3, 0)
 
     def cut(text: str) -> str:
