@@ -31,6 +31,14 @@ OUTCOME = {
 }
 
 
+COMPARED = {
+    "call": "the nearest earlier signature of the function",
+    "code": "the nearest earlier signature of a function compiled from the same code",
+    "disk": "the nearest entry on disk for the same code",
+}
+"""What a miss can be compared with, the first that there is."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Change:
     """A part of a signature that changed; None where it was, or is, not there."""
@@ -52,9 +60,7 @@ class Miss:
     (`source`: "compiled", "disk" or "memory"), after how many seconds, why the disk did not have it
     (`disk`; "" where it did, or was not asked), and what changed.
 
-    `compared` says what `changes` are relative to: "call", the nearest earlier signature of the
-    same function; "disk", the nearest entry on disk that an earlier process made for it; "" where
-    there is neither.
+    `compared` says what `changes` are relative to, a key of COMPARED; "" where there is nothing.
     """
 
     signature: Signature = dataclasses.field(repr=False)
@@ -63,6 +69,7 @@ class Miss:
     seconds: float
     when: float
     nearest: Signature | None = dataclasses.field(repr=False)
+    whose: str = ""
 
     @property
     def name(self) -> str:
@@ -84,7 +91,7 @@ class Miss:
     @functools.cached_property
     def _compared(self) -> tuple[str, tuple[Change, ...]]:
         if self.nearest is not None:
-            return "call", changes(self.nearest, self.signature)
+            return self.whose, changes(self.nearest, self.signature)
         if self.source == COMPILED and (found := _nearest_on_disk(self.signature, self.when)):
             return "disk", changes(found, self.signature)
         return "", ()
@@ -99,10 +106,7 @@ class Miss:
     def _reasons(self) -> list[str]:
         if not self.compared:
             return ["this is the first signature of the function"]
-        other = {
-            "call": "the nearest earlier signature of the function",
-            "disk": "the nearest entry that an earlier process left on disk for the function",
-        }[self.compared]
+        other = COMPARED[self.compared]
         if not self.changes:
             return [f"equal to {other}, which is no longer in memory"]
         return [f"compared with {other}:", *(f"  {change}" for change in self.changes)]
@@ -119,8 +123,12 @@ class History:
     def add(self, signature: Signature, source: str, disk: str, seconds: float) -> Miss:
         """Note a miss."""
         with self._lock:
-            nearest = _nearest(self._earlier, signature)
-            miss = Miss(signature, source, disk, seconds, time.time(), nearest)
+            whose, nearest = "call", _nearest(self._earlier, signature)
+            if nearest is None:
+                others = [m.signature for m in list(_misses)]
+                same = [s for s in others if s.origin == signature.origin]
+                whose, nearest = "code", _nearest(same, signature)
+            miss = Miss(signature, source, disk, seconds, time.time(), nearest, whose)
             self._earlier.append(signature)
             self.latest = miss
         _misses.append(miss)
