@@ -275,7 +275,7 @@ class CachedFunction:
             static_alloc=self.static_alloc,
             remat=self.remat,
             disk_cache=self.disk_cache,
-            notes={"structure of the arguments": str(key[0])},
+            notes={"structure of the arguments": trees.shown(key[0])},
             origin=origin_of(self.fn),
             history=self._history,
         )

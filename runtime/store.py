@@ -79,7 +79,7 @@ class Store:
         path = self.path(key)
         try:
             data = path.read_bytes()
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None, ABSENT
         except OSError as error:
             return None, f"cannot be read ({error.strerror})"

@@ -213,7 +213,8 @@ def _graph_difference(before: str, now: str, only_ops: bool) -> tuple[str, ...] 
 
 
 def _ops(text: str) -> list[str]:
-    return [match[1] for line in text.splitlines() if (match := OP.match(line))]
+    found = (match[1] for line in text.splitlines() if (match := OP.match(line)))
+    return [name for name in found if name != "func.func"]
 
 
 def _shown(value: Any) -> str:

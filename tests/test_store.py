@@ -50,16 +50,17 @@ def mutations(data: bytes, other: bytes, rng: random.Random) -> dict[str, bytes]
     at, bit = rng.randrange(len(data)), 1 << rng.randrange(8)
     hole = rng.randrange(len(data) - 64)
     line = data.find(b"\n") + 1
+    about, made, _ = parse(data)
     return {
         "truncated": data[:at],
         "a bit flipped": data[:at] + bytes([data[at] ^ bit]) + data[at + 1 :],
-        "a hole": data[:hole] + bytes(64) + data[hole + 64 :],
         "swapped with another's": other,
-        "another's module": data[:line] + other[other.find(b"\n") + 1 :],
         "emptied": b"",
+        "other version": entry(about["key"], made, {"versions": VERSIONS | {"iree": "9"}}),
+        "a hole": data[:hole] + bytes(64) + data[hole + 64 :],
+        "another's module": data[:line] + other[other.find(b"\n") + 1 :],
         "longer": data + b"\0",
         "other format": data.replace(store.FORMAT, b"gradopt-cache-1", 1),
-        "other version": entry(KEYS[0], image(KEYS[0]), {"versions": VERSIONS | {"iree": "9"}}),
         "no line": rng.randbytes(200).replace(b"\n", b" "),
         "no header": data[line:],
     }
