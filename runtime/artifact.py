@@ -120,7 +120,8 @@ def compile_modules(modules: Sequence[ir.Module], name: str, target: Target) -> 
         text = "\n".join(functions)
         return compile_linalg(f"module {{\n{text}\n}}\n", target, name, ops)
 
-    return cache.find(of_text(name, "\n".join(texts), target).key, make).image
+    signature = of_text(name, "\n".join(texts), target, origin=f"artifact {name}")
+    return cache.find(signature.key, make, about=signature.about()).image
 
 
 def _standing_alone(op: Any) -> str:

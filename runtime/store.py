@@ -123,8 +123,11 @@ class Store:
         """Remove an entry that cannot be used, with a warning."""
         path = self.path(key)
         warnings.warn(f"cache entry {path} {fault}; it is removed and compiled again", stacklevel=2)
-        with contextlib.suppress(OSError):
-            path.unlink()
+        _unlink(path)
+
+    def remove(self, entry: Entry) -> bool:
+        """Remove an entry; False where that cannot be done, or another process did."""
+        return _unlink(entry.path)
 
     @contextlib.contextmanager
     def lock(self, key: str, wait: float = WAIT) -> Iterator[bool]:
@@ -143,8 +146,7 @@ class Store:
     def _sweep(self, key: str) -> None:
         """Remove the temporaries that makers of a key, which is held, left behind."""
         for path in self.modules.glob(f".{key}{SUFFIX}.*"):
-            with contextlib.suppress(OSError):
-                path.unlink()
+            _unlink(path)
 
     # --- all entries ------------------------------------------------------------------------------
 
@@ -177,8 +179,7 @@ class Store:
             for e in entries:
                 if total <= limit:
                     break
-                with contextlib.suppress(OSError):
-                    e.path.unlink()
+                if self.remove(e):
                     removed.append(e)
                 total -= e.bytes
         return removed
@@ -206,19 +207,21 @@ class Store:
             if fault:
                 faults.append((e, fault))
                 if remove:
-                    with contextlib.suppress(OSError):
-                        e.path.unlink()
+                    self.remove(e)
         return faults
 
     def clear(self) -> list[Entry]:
         """Remove all entries, and what was left behind; returns the entries removed."""
         self._sweep_all()
-        removed = []
-        for e in list(self.entries()):
-            with contextlib.suppress(OSError):
-                e.path.unlink()
-                removed.append(e)
-        return removed
+        return [e for e in list(self.entries()) if self.remove(e)]
+
+
+def _unlink(path: pathlib.Path) -> bool:
+    try:
+        path.unlink()
+    except OSError:
+        return False
+    return True
 
 
 def entry(key: str, image: bytes, about: Mapping[str, Any]) -> bytes:
