@@ -25,7 +25,7 @@ from ..dialect.mlir import func, ir
 from ..dialect.types import TensorSpec, bfloat16
 from ..errors import ArtifactError
 from ..lowering import pipeline
-from ..lowering.bufferize import donation_pairs
+from ..lowering.marks import donation_pairs
 from ..lowering.target import Target, host_features
 from ..lowering.target import target as find_target
 from . import cache

@@ -8,7 +8,7 @@ from typing import Any
 from ..dialect.control import symbols
 from ..dialect.graph import Graph
 from ..dialect.mlir import func
-from ..lowering.bufferize import mark_donated, mark_static, storage_of_results, unmark
+from ..lowering.marks import mark_donated, mark_static, storage_of_results, unmark
 from ..lowering.target import Target
 from .cache import COMPILED
 from .executable import Executable
@@ -26,14 +26,12 @@ def bind(
     remat: str = "",
     disk_cache: bool = True,
     parts: Mapping[str, Any] | None = None,
-    notes: Mapping[str, Any] | None = None,
-    origin: str = "",
     history: History | None = None,
 ) -> Executable:
     """A graph compiled for a target; `donated` are positions of inputs.
 
-    `parts` is what else the key consists of, `notes` what `why()` is to know beside, `origin` whose
-    graph it is, and `history` where a miss is noted (signature.py).
+    `parts` is what else the key consists of, by name, such as {"mode": "train"}; each part that
+    changes is named by `why()`. The miss is noted in `history`.
     """
     with graph.context:
         function = symbols(graph.module)[graph.name]
@@ -41,7 +39,7 @@ def bind(
         places = storage_of_results(function)
         try:
             about = {**options(graph, donated, is_static, remat), **(parts or {})}
-            signature = of_graph(graph, target, about, notes, origin)
+            signature = of_graph(graph, target, about, history.origin if history else "")
             if target.name == "jit":
                 return _by_the_jit(
                     graph, target, list(donated), is_static, remat, signature, history

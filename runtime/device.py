@@ -11,7 +11,7 @@ import numpy as np
 
 from ..dialect.types import bfloat16
 from ..errors import ArgumentError, DonationError
-from ..lowering.linalg.build import DISAGREE
+from ..lowering.marks import DISAGREE
 from ..lowering.target import target as find_target
 
 HOST_MEMORY = int(iree.MemoryType.HOST_LOCAL) | int(iree.MemoryType.DEVICE_VISIBLE)

@@ -8,7 +8,7 @@ import threading
 import types
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,21 +19,20 @@ from ..dialect.graph import Graph, function_name, spec_of, trace
 from ..dialect.mlir import ir
 from ..dialect.tensor import Tensor
 from ..errors import ArgumentError, OpError, TraceError
-from ..lowering import memory_report, pipeline, plan_memory
-from ..lowering.bufferize import storage_of_results
-from ..lowering.rematerialize import POLICIES
+from ..lowering.marks import storage_of_results
 from ..lowering.target import Target
 from ..lowering.target import target as find_target
 from .arguments import check_types, not_arrays, positional
 from .binding import bind, mark, signature_of
-from .compiler import plan_linalg
 from .device import Array
 from .executable import Executable
-from .memory import MemoryReport
 from .recent import Recent
 from .serial import parsed, serialized
 from .signature import Signature, origin_of
 from .why import History, Miss
+
+if TYPE_CHECKING:
+    from .memory import MemoryReport
 
 
 def compile(  # noqa: A001 - go.compile
@@ -98,6 +97,8 @@ def rematerialization(memory_budget: Any = None, remat: str | None = None) -> st
     if memory_budget is not None and remat is not None:
         raise ArgumentError("expected memory_budget or remat, got both")
     if remat is not None:
+        from ..lowering.rematerialize import POLICIES
+
         if remat not in POLICIES:
             raise ArgumentError(f"remat expected one of {', '.join(POLICIES)}, got {remat!r}")
         return f"policy={remat}"
@@ -139,7 +140,7 @@ class CachedFunction:
         self.static_alloc = static_alloc
         self._warned = False
         self._bound = Recent(function_name(fn) if not isinstance(fn, Graph) else fn.name)
-        self._history = History()
+        self._history = History(origin_of(fn))
         self._lock = threading.Lock()
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
@@ -176,6 +177,8 @@ class CachedFunction:
         """The IR for arguments like `specs` at a stage: graph, differentiated, simplified,
         rematerialized or linalg; memref, too, for target jit.
         """
+        from ..lowering import pipeline  # calls that find their module on disk do without
+
         stages = pipeline.stages(self.target, self.remat)
         if stage not in stages:
             raise ArgumentError(f"expected a stage out of {', '.join(stages)}, got '{stage}'")
@@ -189,10 +192,14 @@ class CachedFunction:
                 break
         return module.operation.get_asm(use_name_loc_as_prefix=True)
 
-    def memory_report(self, *specs: Any) -> MemoryReport:
+    def memory_report(self, *specs: Any) -> "MemoryReport":
         """The memory of a call with arguments like `specs`: what it takes and returns, how donated
         arguments are used again, and what IREE and gradopt need for temporaries.
         """
+        from ..lowering import memory_report, pipeline, plan_memory
+        from .compiler import plan_linalg
+        from .memory import MemoryReport
+
         graph = self.trace(*specs)
         with graph.context:
             module = ir.Module.parse(graph.mlir(locations=True))
@@ -275,8 +282,6 @@ class CachedFunction:
             static_alloc=self.static_alloc,
             remat=self.remat,
             disk_cache=self.disk_cache,
-            notes={"structure of the arguments": trees.shown(key[0])},
-            origin=origin_of(self.fn),
             history=self._history,
         )
         if self.static_alloc and not self._bound[key].is_static and not self._warned:

@@ -126,7 +126,7 @@ def module_for(
 def compile_graph(module: ir.Module, name: str, target: Target, remat: str = "") -> bytes:
     """The VMFB of a graph's module, which is lowered in a copy."""
     from ..lowering import pipeline  # a module that is found on disk needs no compiler
-    from ..lowering.bufferize import STATIC, storage_of_results
+    from ..lowering.marks import STATIC, storage_of_results
     from .compiler import compile_linalg
 
     function = symbols(module)[name]

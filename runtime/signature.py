@@ -13,6 +13,8 @@ import zlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ..dialect import trees
+from ..dialect.control import symbols
 from ..dialect.graph import DATA, Graph
 from ..lowering.target import Target, host_cpu
 from .cache import versions
@@ -58,23 +60,19 @@ class Signature:
 
 
 def of_graph(
-    graph: Graph,
-    target: Target,
-    parts: Mapping[str, Any] | None = None,
-    notes: Mapping[str, Any] | None = None,
-    origin: str = "",
+    graph: Graph, target: Target, parts: Mapping[str, Any] | None = None, origin: str = ""
 ) -> Signature:
     """The signature of a graph compiled for a target; `parts` are the options and all else that it
-    was made under, `notes` what is to be said of the call beside its arguments.
+    was made under.
     """
+    function = symbols(graph.module)[graph.name]
+    names, specs = graph.input_names, graph.input_specs
+    notes = {"structure of the arguments": trees.shown(graph.in_tree)} if graph.in_tree else {}
+    for name, spec, about in zip(names, specs, function.arg_attrs, strict=True):
+        role = about["gradopt.role"].value if "gradopt.role" in about else DATA
+        notes[f"argument '{name}'"] = str(spec) if role == DATA else f"{spec} {role}"
     text = graph.module.operation.get_asm()
-    described = {
-        f"argument '{name}'": str(spec) if role == DATA else f"{spec} {role}"
-        for (name, role), spec in zip(graph.inputs, graph.input_specs, strict=True)
-    }
-    return of_text(
-        graph.name, text, target, parts, {**(notes or {}), **described}, origin or graph.name
-    )
+    return of_text(graph.name, text, target, parts, notes, origin or f"graph {graph.name}")
 
 
 def of_text(

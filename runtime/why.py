@@ -113,9 +113,12 @@ class Miss:
 
 
 class History:
-    """The signatures that one compiled function had, and its latest misses."""
+    """The signatures that one compiled function had, and its latest miss. `origin` says whose they
+    are (signature.origin_of).
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, origin: str = "") -> None:
+        self.origin = origin
         self._earlier: collections.deque[Signature] = collections.deque(maxlen=REMEMBERED)
         self._lock = threading.Lock()
         self.latest: Miss | None = None
