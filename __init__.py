@@ -2,6 +2,9 @@
 """gradopt: the training compiler for IREE. `import gradopt as go`."""
 
 # ruff: noqa: A004 - NumPy's names are the point
+import importlib as _importlib
+import typing as _typing
+
 from .dialect import checkpoint_policies, random
 from .dialect import optimizer as optim
 from .dialect.activation import (
@@ -222,12 +225,38 @@ from .dialect.transcendental import (
 )
 from .dialect.transform import grad, jvp, value_and_grad, vjp
 from .dialect.types import TensorSpec
-from .lowering import services
-from .lowering.residuals import print_residuals, residuals
-from .runtime.artifact import export
 from .runtime.cache import cache_info
 from .runtime.device import Array, device_put
-from .runtime.function import CachedFunction, compile
+from .runtime.function import CachedFunction, compile, deserialize
+from .runtime.modules import clear_cache
 from .runtime.recorded import Pullback
+from .runtime.why import Miss, why
 
 __version__ = "0.1.0"
+
+if _typing.TYPE_CHECKING:
+    from .lowering import services
+    from .lowering.residuals import print_residuals, residuals
+    from .runtime.artifact import export
+
+_LATER = {
+    "export": "runtime.artifact",
+    "print_residuals": "lowering.residuals",
+    "residuals": "lowering.residuals",
+    "services": "lowering",
+}
+"""Names that need the passes, and where they are: imported when first used, so that a program whose
+modules are on disk starts faster.
+"""
+
+
+def __getattr__(name: str) -> _typing.Any:
+    if name not in _LATER:
+        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+    if name == "services":
+        return _importlib.import_module(".lowering.services", __name__)
+    return getattr(_importlib.import_module(f".{_LATER[name]}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LATER})

@@ -5,12 +5,12 @@ import math
 from typing import Any
 
 import numpy as np
-import scipy.special
 
 from . import arithmetic
 from .base import Float, Operand, Result, Str, function, in_wide
 from .creation import full_like, ones_like
 from .elementwise import FLOAT, Elementwise, Unary, mul_no_nan
+from .later import scipy
 from .logic import select
 from .special import erfc
 from .transcendental import exp, log1p, square, tanh

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import scipy.special
 
 from .base import Bool, Float, Op, Operand, Operands, Result, check_float, in_wide
 from .contraction import dot_general
 from .creation import constant, iota
 from .elementwise import FLOAT, as_tensor, promote_together
+from .later import scipy
 from .logic import select
 from .nn import DropoutOp, SoftmaxOp
 from .slicing import concat, split, stack

@@ -7,7 +7,6 @@ import math
 from typing import Any
 
 import numpy as np
-import scipy.special
 
 from . import arithmetic, reduction, transcendental
 from .activation import relu, sigmoid, softplus
@@ -19,6 +18,7 @@ from .elementwise import (
     mul_no_nan,
     promote_together,
 )
+from .later import scipy
 from .logic import select
 from .shape import normalize_axes
 from .transcendental import exp, log, log1p

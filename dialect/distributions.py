@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import scipy.special
 
 from . import reduction, transcendental
 from .base import NO_GRADIENT, DType, Float, Int, Op, Operand, Result
 from .creation import constant, iota
+from .later import scipy
 from .logic import bitcast, clip
 from .slicing import stack
 from .special import erf_inv

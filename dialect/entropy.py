@@ -4,11 +4,11 @@
 from typing import Any
 
 import numpy as np
-import scipy.special
 
 from .arithmetic import neg
 from .base import function
 from .elementwise import FLOAT, Binary, mul_no_nan
+from .later import scipy
 from .logic import select
 from .special import digamma, lgamma
 from .transcendental import Transcendental, cos, log, log1p, reciprocal, sin

@@ -22,7 +22,8 @@ from ..errors import OpError, TraceError
 from . import builder as builders
 from . import trees
 from .base import new_context, wrap
-from .control import named_symbols
+from .control import argument_names as parameter_names
+from .control import is_public, named_symbols, signature, symbols
 from .creation import as_array, constant
 from .elementwise import is_scalar
 from .mlir import func, ir
@@ -141,6 +142,43 @@ class Graph(builders.Builder):
         )
 
     __str__ = mlir
+
+    @classmethod
+    def parse(cls, text: str) -> "Graph":
+        """The graph of a module's text that has one public function, as `mlir` writes it; names of
+        inputs and results' structure are those of the function. Raises TraceError for other text.
+        """
+        graph = cls()
+        with graph.context:
+            try:
+                graph.module = ir.Module.parse(text)
+            except ir.MLIRError as error:
+                raise TraceError(f"expected the text of a graph, got {error}") from None
+            functions = symbols(graph.module).values()
+            public = [f for f in functions if is_public(f) and not f.is_external]
+            if len(public) != 1:
+                raise TraceError(
+                    f"expected the text of a graph with one public function, got {len(public)}"
+                )
+            graph._take(public[0])
+        return graph
+
+    def _take(self, function: func.FuncOp) -> None:
+        """Become the graph of a finished function of the module."""
+        self.name, self.func, self.block = function.name.value, function, function.entry_block
+        super().__init__(ir.InsertionPoint(self.block), ir.Location.unknown())
+        self.input_specs, self.output_specs = signature(function)
+        has_names = "arg_attrs" in function.attributes
+        about = list(function.arg_attrs) if has_names else [{} for _ in self.input_specs]
+        roles = [d["gradopt.role"].value if "gradopt.role" in d else DATA for d in about]
+        names = parameter_names(function) if has_names else [f"arg{i}" for i in range(len(about))]
+        self._inputs = list(zip(names, roles, strict=True))
+        self._names.update(name for name, _ in self._inputs)
+        self._outputs = list(list(self.block.operations)[-1].operation.operands)
+        self._sealed = True
+        if not has_names:
+            self._unseal()
+            self.finish()
 
     # --- what a builder does ----------------------------------------------------------------------
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import scipy.special
 
 from .base import (
     Float,
@@ -28,6 +27,7 @@ from .elementwise import (
 )
 from .gather import take_along_axis
 from .indexing import take
+from .later import scipy
 from .logic import select
 from .nn import LogSoftmaxOp
 from .reduction import LogsumexpOp, as_float, expand, logsumexp

@@ -6,12 +6,12 @@ steps together, products with the input cost less.
 from typing import Any
 
 import numpy as np
-import scipy.special
 
 from . import builder as builders
 from .activation import sigmoid
 from .base import Op, Operand, Result, as_wide, check_float, function, in_wide
 from .elementwise import FLOAT, promote_together
+from .later import scipy
 from .slicing import split
 from .transcendental import tanh
 from .types import TensorSpec

@@ -7,12 +7,12 @@ import math
 from typing import Any
 
 import numpy as np
-import scipy.special
 
 from .base import NO_GRADIENT, Int, Ints, Op, Operand, Result, in_float32, in_wide
 from .control import stop_gradient
 from .creation import constant, ones_like
 from .elementwise import ACCEPTS, BOOLEAN, FLOAT, NUMERIC, as_tensor, mul_no_nan
+from .later import scipy
 from .logic import is_finite, select
 from .shape import normalize_axes
 from .slicing import concat

@@ -5,12 +5,12 @@ import math
 from typing import Any
 
 import numpy as np
-import scipy.special
 
 from .activation import Activation, sigmoid, softplus
 from .arithmetic import abs as magnitude
 from .arithmetic import neg
 from .base import Float, Int, Op, Operand, Result, check_float, function
+from .later import scipy
 from .logic import select
 from .shape import normalize_axes
 from .special import erfc

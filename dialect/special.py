@@ -7,10 +7,10 @@ import math
 from typing import Any
 
 import numpy as np
-import scipy.special
 
 from .base import Int, Operand, Result, function
 from .elementwise import FLOAT, Elementwise, mul_no_nan
+from .later import scipy
 from .transcendental import Transcendental, exp, square
 from .types import TensorSpec
 

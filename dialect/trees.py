@@ -31,6 +31,11 @@ def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:
     return optree.tree_map(function, tree)
 
 
+def shown(structure: Any) -> str:
+    """A structure as people read it, leaves as stars: `({'b': *, 'w': *}, *)`."""
+    return str(structure).removeprefix("PyTreeSpec(").removesuffix(")")
+
+
 def named_leaves(name: str, tree: Any) -> list[tuple[str, Any]]:
     """The leaves under readable names: `name`, then keys, fields and positions, with dots."""
     accessors, found, _ = optree.tree_flatten_with_accessor(tree)

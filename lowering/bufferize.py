@@ -13,25 +13,25 @@ A function with the attribute `gradopt.static_alloc` allocates nothing: all its 
 into further arguments, and its temporaries into the last, `!hal.buffer {iree.abi.transients}`.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 
 from ..dialect.control import is_public, symbols
 from ..dialect.mlir import func, ir
 from ..errors import PipelineError
 from . import storage
 from .linalg import build
-from .passes import failure, gradopt_pass, single_block
+from .marks import (
+    DONATED,
+    STATIC,
+    STORAGE,
+    donation_pairs,
+    mark_donated,
+    mark_static,
+    storage_of_results,
+    unmark,
+)
+from .passes import gradopt_pass, single_block
 
-DONATED = build.DONATED
-"""On an argument: the position of the result that takes over its storage, or a unit for the first
-result of its type.
-"""
-STORAGE = "gradopt.storage"
-"""On an added argument: the position of the donated input whose storage it takes over after the
-call.
-"""
-STATIC = "gradopt.static_alloc"
-"""On a function: it gets all its memory from its caller."""
 TIED = "iree.abi.output"
 ARENA = "iree.abi.transients"
 
@@ -109,78 +109,17 @@ def take_storage(function: func.FuncOp) -> None:
     function.arg_attrs = ir.ArrayAttr.get(attributes)
 
 
-def storage_of_results(function: func.FuncOp) -> list[tuple[int, int | None]]:
-    """The results that are written into memory of the caller's, in the order of the arguments
-    added for them: each with the donated input whose storage it takes over, if any.
-    """
-    found: list[tuple[int, int | None]] = [(r, p) for p, r in donation_pairs(function)]
-    if STATIC in function.attributes:
-        donated = {result for result, _ in found}
-        kinds = function.type.results
-        found += [
-            (r, None) for r, kind in enumerate(kinds) if r not in donated and kind.has_static_shape
-        ]
-    return found
-
-
-def donation_pairs(function: func.FuncOp) -> list[tuple[int, int]]:
-    """Each donated input with the result that takes over its storage: the one that its attribute
-    names, or the first of its type that is free; none for types with unknown extents.
-
-    Raises PassError for an attribute that names a result that does not exist, is of another type,
-    or is named twice.
-    """
-    inputs, results = list(function.type.inputs), list(function.type.results)
-    marks = {
-        i: about[DONATED]
-        for i, about in enumerate(function.arg_attrs if "arg_attrs" in function.attributes else [])
-        if DONATED in about
-    }
-    for i, mark in marks.items():
-        if not isinstance(mark, ir.IntegerAttr | ir.UnitAttr):
-            message = f"expected {DONATED} of argument {i} to be a result's position, got {mark}"
-            raise failure([(function.location, message)])
-    pairs = {i: m.value for i, m in marks.items() if isinstance(m, ir.IntegerAttr)}
-    for i, result in pairs.items():
-        kind = results[result] if 0 <= result < len(results) else None
-        if kind != inputs[i] or list(pairs.values()).count(result) > 1:
-            got = f"{result} of type {kind}" if kind else str(result)
-            expected = f"expected {DONATED} of argument {i} to name a result of its own of type"
-            raise failure([(function.location, f"{expected} {inputs[i]}, got {got}")])
-    for i in marks:
-        if i not in pairs and inputs[i].has_static_shape:
-            free = (r for r, k in enumerate(results) if k == inputs[i] and r not in pairs.values())
-            if (result := next(free, None)) is not None:
-                pairs[i] = result
-    return sorted(pairs.items())
-
-
-def mark_donated(function: func.FuncOp, inputs: Iterable[int] | Mapping[int, int]) -> None:
-    """Put gradopt.donated on inputs; a mapping says which result takes over each one's storage."""
-    attributes = [{a.name: a.attr for a in d} for d in function.arg_attrs]
-    i64 = ir.IntegerType.get_signless(64)
-    for position in inputs:
-        mark = ir.IntegerAttr.get(i64, inputs[position]) if isinstance(inputs, Mapping) else None
-        attributes[position][DONATED] = mark or ir.UnitAttr.get()
-    function.arg_attrs = ir.ArrayAttr.get([ir.DictAttr.get(d) for d in attributes])
-
-
-def unmark(function: func.FuncOp) -> None:
-    """Take away what mark_donated and mark_static wrote."""
-    attributes = [{a.name: a.attr for a in d if a.name != DONATED} for d in function.arg_attrs]
-    function.arg_attrs = ir.ArrayAttr.get([ir.DictAttr.get(d) for d in attributes])
-    if STATIC in function.attributes:
-        del function.attributes[STATIC]
-
-
-def mark_static(function: func.FuncOp) -> bool:
-    """Ask for static allocation; False, and nothing done, where extents are known only at run
-    time.
-    """
-    values = list(function.entry_block.arguments)
-    for op in function.entry_block.operations:
-        values += op.operation.results
-    if not all(v.type.has_static_shape for v in values if isinstance(v.type, ir.ShapedType)):
-        return False
-    function.attributes[STATIC] = ir.UnitAttr.get()
-    return True
+__all__ = [
+    "ARENA",
+    "DONATED",
+    "FORMS",
+    "STATIC",
+    "STORAGE",
+    "TIED",
+    "bufferize",
+    "donation_pairs",
+    "mark_donated",
+    "mark_static",
+    "storage_of_results",
+    "unmark",
+]

@@ -25,12 +25,8 @@ from ..dialect.function_graph import FunctionGraph
 from ..dialect.graph import Graph
 from ..dialect.mlir import func, ir
 from . import pipeline
+from .marks import ADD, NULL
 from .partition import Joint, split
-
-NULL, WRITE, ADD = "null", "write", "add"
-"""What happens to the gradient by an input: it is not computed, given, or added to what is
-there.
-"""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -25,7 +25,7 @@ from ..dialect.mlir import func, ir
 from ..dialect.types import TensorSpec, bfloat16
 from ..errors import ArtifactError
 from ..lowering import pipeline
-from ..lowering.bufferize import donation_pairs
+from ..lowering.marks import donation_pairs
 from ..lowering.target import Target, host_features
 from ..lowering.target import target as find_target
 from . import cache
@@ -33,7 +33,7 @@ from .arguments import check_types
 from .cache import versions, write_whole
 from .compiler import compile_linalg
 from .device import Module
-from .signature import module_key
+from .signature import of_text
 
 FORMAT = "gradopt-artifact-1"
 
@@ -120,7 +120,8 @@ def compile_modules(modules: Sequence[ir.Module], name: str, target: Target) -> 
         text = "\n".join(functions)
         return compile_linalg(f"module {{\n{text}\n}}\n", target, name, ops)
 
-    return cache.image(module_key("\n".join(texts), target), make)
+    signature = of_text(name, "\n".join(texts), target, origin=f"artifact {name}")
+    return cache.find(signature.key, make, about=signature.about()).image
 
 
 def _standing_alone(op: Any) -> str:

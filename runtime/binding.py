@@ -1,16 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Binding a graph to a target: from a graph and options to something that can be called."""
 
+import time
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ..dialect.control import symbols
 from ..dialect.function_graph import FunctionGraph
 from ..dialect.graph import Graph
 from ..dialect.mlir import func
-from ..lowering.bufferize import mark_donated, mark_static, storage_of_results, unmark
+from ..lowering.marks import mark_donated, mark_static, storage_of_results, unmark
 from ..lowering.target import Target
+from .cache import COMPILED
 from .executable import Executable
 from .modules import module_for
+from .signature import Signature, of_graph
+from .why import History
 
 
 def bind(
@@ -21,23 +26,86 @@ def bind(
     static_alloc: bool = False,
     remat: str = "",
     disk_cache: bool = True,
+    parts: Mapping[str, Any] | None = None,
+    history: History | None = None,
 ) -> Executable:
     """A graph compiled for a target; `donated` are positions of inputs, or a mapping of them to the
     results that take over their memory.
+
+    `parts` is what else the key consists of, by name, such as {"mode": "train"}; each part that
+    changes is named by `why()`. The miss is noted in `history`.
     """
     with graph.lock, graph.context:  # a graph may be bound by several threads, with other options
         function = symbols(graph.module)[graph.name]
         is_static = mark(function, donated, static_alloc)
         places = storage_of_results(function)
         try:
+            about = {**options(graph, donated, is_static, remat), **(parts or {})}
+            signature = of_graph(graph, target, about, history.origin if history else "")
             if target.name == "jit":
-                from .jit import JitExecutable
-
-                return JitExecutable(graph, target, list(donated), is_static, remat)
-            module = module_for(graph, target, disk_cache, remat)
+                return _by_the_jit(
+                    graph, target, list(donated), is_static, remat, signature, history
+                )
+            module = module_for(graph, target, disk_cache, remat, signature, history)
         finally:
             unmark(function)
     return Executable(graph, module, list(donated), places, is_static)
+
+
+def signature_of(
+    graph: Graph | FunctionGraph,
+    target: Target,
+    *,
+    donated: Sequence[int] = (),
+    static_alloc: bool = False,
+    remat: str = "",
+    parts: Mapping[str, Any] | None = None,
+) -> Signature:
+    """The signature that `bind` would find a graph's module under."""
+    with graph.context:
+        function = symbols(graph.module)[graph.name]
+        try:
+            is_static = mark(function, donated, static_alloc)
+            about = {**options(graph, donated, is_static, remat), **(parts or {})}
+            return of_graph(graph, target, about)
+        finally:
+            unmark(function)
+
+
+def _by_the_jit(
+    graph: Graph | FunctionGraph,
+    target: Target,
+    donated: list[int],
+    is_static: bool,
+    remat: str,
+    signature: Signature,
+    history: History | None,
+) -> Executable:
+    """A graph compiled by the host JIT, which keeps nothing."""
+    from .jit import JitExecutable
+
+    start = time.perf_counter()
+    found = JitExecutable(graph, target, donated, is_static, remat)
+    if history is not None:
+        why = "not asked, as target jit keeps nothing"
+        history.add(signature, COMPILED, why, time.perf_counter() - start)
+    return found
+
+
+def options(
+    graph: Graph | FunctionGraph,
+    donated: Sequence[int] | Mapping[int, int],
+    is_static: bool,
+    remat: str,
+) -> dict[str, Any]:
+    """The parts of a key that options of go.compile are."""
+    kind, _, value = remat.partition("=")
+    return {
+        "option donate": [graph.input_names[i] for i in donated],
+        "option static_alloc": is_static,
+        "option memory_budget": value if kind == "budget" else "",
+        "option remat": value if kind == "policy" else "",
+    }
 
 
 def mark(

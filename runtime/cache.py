@@ -1,83 +1,132 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""The disk cache of compiled modules: one file an entry, written whole or not at all, checked
-before anything reads it.
-
-An entry is a line of JSON (format, versions, sha256 of the image), a newline, and the image. IREE's
-loader crashes on damaged machine code, so an entry whose checksum or versions do not match is
-removed and counts as missing.
+"""Where the modules of this process come from: its memory (modules.py), the disk (store.py), or the
+compiler; how many of each, and where the disk's are.
 """
 
-import contextlib
 import dataclasses
 import functools
 import hashlib
 import importlib.metadata
-import json
 import os
 import pathlib
-import tempfile
-import warnings
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
 
-import filelock
 import platformdirs
 
-FORMAT = "gradopt-cache-1"
+from ..errors import ArgumentError
+from .store import ABSENT, Store, parse_size, write_whole
 
+__all__ = ["CacheInfo", "Found", "cache_directory", "cache_info", "find", "versions", "write_whole"]
+
+SIZE = "2GiB"
+"""Of the disk cache, where GRADOPT_CACHE_SIZE does not say otherwise."""
+
+MEMORY, DISK, COMPILED = "memory", "disk", "compiled"
+"""Where a module can come from."""
 
 _ROOT = pathlib.Path(__file__).resolve().parent.parent
+_lock = threading.Lock()
+_counts = {COMPILED: 0, MEMORY: 0, DISK: 0}
+
+_in_memory: list[Callable[[], Mapping[str, int]]] = []
+"""What is asked for the fields of CacheInfo that are about memory."""
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class CacheInfo:
-    """Where the modules of this process came from."""
+    """Where the modules of this process came from, and what is kept.
+
+    `compiled`, `memory_hits` and `disk_hits` count since the process started; `signatures` are the
+    bound signatures of all compiled functions, `modules` and `bytes` what they and the cache keep
+    in memory; `disk_entries` and `disk_bytes` are those of the whole folder.
+    """
 
     compiled: int = 0
     memory_hits: int = 0
     disk_hits: int = 0
-
-
-_info = CacheInfo()
+    signatures: int = 0
+    modules: int = 0
+    bytes: int = 0
+    disk_entries: int = 0
+    disk_bytes: int = 0
 
 
 def cache_info() -> CacheInfo:
-    """How many modules this process has compiled, and how many it found in memory and on disk."""
-    return dataclasses.replace(_info)
+    """How many modules this process has compiled, found in memory and on disk; what is kept in
+    memory; what the folder on disk holds.
+    """
+    sizes = [e.bytes for e in disk_store().entries()]
+    kept: dict[str, int] = {}
+    for ask in _in_memory:
+        kept |= ask()
+    return CacheInfo(
+        compiled=_counts[COMPILED],
+        memory_hits=_counts[MEMORY],
+        disk_hits=_counts[DISK],
+        disk_entries=len(sizes),
+        disk_bytes=sum(sizes),
+        **kept,
+    )
 
 
-def count(kind: str) -> None:
-    """Add one to a number of `cache_info`."""
-    setattr(_info, kind, getattr(_info, kind) + 1)
+def count(source: str) -> None:
+    """Note where a module came from."""
+    with _lock:
+        _counts[source] += 1
 
 
-def image(key: str, make: Callable[[], bytes], disk: bool = True) -> bytes:
-    """The image stored under `key`, or the one that `make` compiles, which is then stored.
+def tells(ask: Callable[[], Mapping[str, int]]) -> None:
+    """Let `cache_info` ask for fields about memory."""
+    _in_memory.append(ask)
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """A module, where it came from, and why the disk did not have it ("" where it did)."""
+
+    image: bytes
+    source: str
+    disk: str = ""
+
+
+def find(
+    key: str, make: Callable[[], bytes], disk: bool = True, about: Mapping[str, Any] | None = None
+) -> Found:
+    """The module stored under `key`, or the one that `make` compiles, which is then stored, with
+    what `about` says of it.
 
     Of several processes that want the same entry one compiles, and the others wait for it.
     """
-    with _entry_lock(key) if disk else contextlib.nullcontext():
-        found = load(key) if disk else None
-        if found is not None:
-            count("disk_hits")
-            return found
-        made = make()
-        count("compiled")
-        if disk:
-            store(key, made)
-        return made
+    if not disk:
+        return _made(make, "not asked, as disk_cache=False")
+    store = disk_store()
+    image, _ = store.look(key, versions())
+    if image is None:
+        with store.lock(key):
+            image, fault = store.look(key, versions())  # another process may have made it
+            if image is None:
+                if fault != ABSENT:
+                    store.discard(key, fault)
+                made = _made(make, fault)
+                store.save(key, made.image, {"versions": versions()} | dict(about or {}))
+                return made
+    count(DISK)
+    return Found(image, DISK)
 
 
-@contextlib.contextmanager
-def _entry_lock(key: str) -> Iterator[None]:
-    """Hold an entry against other processes; the system frees it when its holder ends. A cache that
-    cannot be written has no locks.
+def _made(make: Callable[[], bytes], why: str) -> Found:
+    image = make()
+    count(COMPILED)
+    return Found(image, COMPILED, why)
+
+
+def disk_store() -> Store:
+    """The disk cache, where GRADOPT_CACHE_DIR and GRADOPT_CACHE_SIZE say. Raises ArgumentError for
+    a size that is none.
     """
-    path = _path(key).with_suffix(".lock")
-    with contextlib.ExitStack() as stack:
-        with contextlib.suppress(OSError):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(filelock.FileLock(path))
-        yield
+    return Store(cache_directory(), cache_size())
 
 
 def cache_directory() -> pathlib.Path:
@@ -85,6 +134,14 @@ def cache_directory() -> pathlib.Path:
     return pathlib.Path(
         os.environ.get("GRADOPT_CACHE_DIR") or platformdirs.user_cache_dir("gradopt")
     )
+
+
+def cache_size() -> int:
+    """Bytes that the disk cache may have: GRADOPT_CACHE_SIZE, or 2 GiB."""
+    try:
+        return parse_size(os.environ.get("GRADOPT_CACHE_SIZE") or SIZE)
+    except ValueError as error:
+        raise ArgumentError(f"GRADOPT_CACHE_SIZE {error}") from None
 
 
 @functools.cache
@@ -97,67 +154,10 @@ def versions() -> dict[str, str]:
     ) + sorted((_ROOT / "runtime").glob("compile_*.py"))
     digest = hashlib.sha256()
     for source in sources:
-        digest.update(source.name.encode() + b"\0" + source.read_bytes())
+        name = source.relative_to(_ROOT).as_posix()
+        digest.update(name.encode() + b"\0" + hashlib.sha256(source.read_bytes()).digest())
     found = {
         name: importlib.metadata.version(name)
         for name in ("iree-base-compiler", "iree-base-runtime", "torch-mlir")
     }
     return {"gradopt": digest.hexdigest()[:16], **found}
-
-
-def load(key: str) -> bytes | None:
-    """The image stored under `key`; None if there is none that can be used."""
-    path = _path(key)
-    try:
-        data = path.read_bytes()
-    except OSError:
-        return None
-    header, _, found = data.partition(b"\n")
-    if fault := _fault(header, found):
-        warnings.warn(f"cache entry {path} {fault}; it is removed and compiled again", stacklevel=2)
-        path.unlink(missing_ok=True)
-        return None
-    return found
-
-
-def _fault(header: bytes, found: bytes) -> str | None:
-    try:
-        about = json.loads(header)
-    except ValueError:
-        return "has no readable header"
-    if about.get("format") != FORMAT or about.get("versions") != versions():
-        return f"was made by other versions ({about.get('versions')})"
-    if about.get("sha256") != hashlib.sha256(found).hexdigest():
-        return "is damaged (wrong checksum)"
-    return None
-
-
-def store(key: str, made: bytes) -> None:
-    """Keep an image under `key`. A cache that cannot be written is a warning, not an error."""
-    about = {"format": FORMAT, "versions": versions(), "sha256": hashlib.sha256(made).hexdigest()}
-    path = _path(key)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, json.dumps(about).encode() + b"\n" + made)
-    except OSError as error:
-        warnings.warn(
-            f"the compile cache at {path.parent} cannot be written ({error}); set "
-            "GRADOPT_CACHE_DIR",
-            stacklevel=2,
-        )
-
-
-def write_whole(path: pathlib.Path, data: bytes) -> None:
-    """Write a file so that readers see the old content or all of the new one."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        os.replace(temporary, path)
-    except BaseException:
-        pathlib.Path(temporary).unlink(missing_ok=True)
-        raise
-
-
-def _path(key: str) -> pathlib.Path:
-    return cache_directory() / "modules" / f"{key}.vmfb"

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..dialect.types import bfloat16
 from ..errors import ArgumentError, DonationError
-from ..lowering.linalg.build import DISAGREE
+from ..lowering.marks import DISAGREE
 from ..lowering.target import target as find_target
 
 HOST_MEMORY = int(iree.MemoryType.HOST_LOCAL) | int(iree.MemoryType.DEVICE_VISIBLE)
@@ -61,6 +61,7 @@ class Module:
     """A loaded VMFB: its functions by name, called with buffer views."""
 
     def __init__(self, image: bytes, driver: str) -> None:
+        self.size = len(image)
         self.device = device(driver)
         self._module = iree.VmModule.copy_buffer(instance(), image)
         hal = iree.create_hal_module(instance(), self.device)

@@ -7,8 +7,9 @@ import functools
 import threading
 import types
 import warnings
+import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,18 +22,21 @@ from ..dialect.modes import current_mode
 from ..dialect.tensor import Tensor
 from ..dialect.transform import vjp
 from ..errors import ArgumentError, GradientError, OpError, TraceError
-from ..lowering import memory_report, pipeline, plan_memory
-from ..lowering.bufferize import storage_of_results
-from ..lowering.record import NULL, record
+from ..lowering.marks import NULL, storage_of_results
 from .arguments import check_types, not_arrays, positional
-from .binding import bind, mark
-from .compiler import plan_linalg
+from .binding import bind, mark, signature_of
 from .device import Array
 from .executable import Executable
-from .memory import MemoryReport
 from .options import GradReq, Options, check_requests
+from .recent import Recent
 from .recorded import Differentiable
 from .requests import frozen, owners_of, requests_of
+from .serial import parsed, serialized
+from .signature import Signature, origin_of
+from .why import History, Miss
+
+if TYPE_CHECKING:
+    from .memory import MemoryReport
 
 RECORDED = ("forward", "backward")
 """The parts of a recorded call, as stages of `CachedFunction.mlir`."""
@@ -99,6 +103,14 @@ def compile(  # noqa: A001 - go.compile
     return CachedFunction(fn, options) if fn is not None else lambda f: CachedFunction(f, options)
 
 
+def deserialize(text: str) -> "CachedFunction":
+    """The compiled function whose graph and options `CachedFunction.serialize` wrote: it takes the
+    inputs one by one, and returns a tuple. Raises TraceError for other text.
+    """
+    graph, options = parsed(text)
+    return compile(graph, **options)
+
+
 class CachedFunction:
     """A function compiled when it is called, once for each signature; safe to call from several
     threads.
@@ -116,12 +128,19 @@ class CachedFunction:
         self.target = options.target
         self.remat = options.remat
         self._warned = False
-        self._bound: dict[Any, Executable] = {}
-        self._recorded: dict[Any, Differentiable] = {}
+        self._bound = Recent(self.name)
+        self._recorded = Recent(self.name)
+        self._history = History(origin_of(fn))
         self._lock = threading.Lock()
-        self._locks: dict[Any, threading.Lock] = {}  # by signature: others are not waited for
+        # by signature, so that others are not waited for
+        self._locks: weakref.WeakValueDictionary[Any, Any] = weakref.WeakValueDictionary()
         self._thread = threading.local()
         self._grad_req = options.grad_req
+
+    @property
+    def name(self) -> str:
+        """The name of the function, as its graph has it."""
+        return self.fn.name if isinstance(self.fn, Graph) else function_name(self.fn)
 
     @property
     def grad_req(self) -> GradReq:
@@ -190,9 +209,8 @@ class CachedFunction:
         """
         pullback = getattr(self._thread, "pullback", None)
         if pullback is None:
-            name = self.fn.name if isinstance(self.fn, Graph) else function_name(self.fn)
             raise GradientError(
-                f"backward of '{name}' expected a forward on this thread before it, got none"
+                f"backward of '{self.name}' expected a forward on this thread before it, got none"
             )
         return pullback(cotangents, out=out, retain_graph=retain_graph)
 
@@ -201,10 +219,14 @@ class CachedFunction:
         self._check_promise(key, self._recorded, arguments)
         graph = self._graph(arguments)
         requests = self._requests(graph, grad_req)
+        from ..lowering.record import record
+
         recording = record(graph, requests)
         about: dict[str, Any] = {
             "static_alloc": self.options.static_alloc,
             "disk_cache": self.options.disk_cache,
+            "parts": {"mode": key[0], "grad_req": list(requests)},
+            "history": self._history,
         }
         forward = bind(recording.forward, self.target, **about)
         totals = recording.totals()
@@ -227,10 +249,12 @@ class CachedFunction:
 
     def _key(self, leaves: list[Any], structure: Any) -> Any:
         """What a call has in common with those that run the same code."""
-        mode = self.options.mode or current_mode()
-        return (mode, structure, *((leaf.shape, leaf.dtype) for leaf in leaves))
+        return (self._mode(), structure, *((leaf.shape, leaf.dtype) for leaf in leaves))
 
-    def _lock_of(self, key: Any) -> threading.Lock:
+    def _mode(self) -> str:
+        return self.options.mode or current_mode()
+
+    def _lock_of(self, key: Any) -> Any:
         with self._lock:
             return self._locks.setdefault(key, threading.Lock())
 
@@ -254,7 +278,7 @@ class CachedFunction:
             return self.fn
         names = argument_names(self.fn, len(specs))
         self.options.check_arguments(function_name(self.fn), names)
-        with modes.mode(self.options.mode or current_mode()):
+        with modes.mode(self._mode()):
             return trace(self.fn, *specs, parameters=self.options.param or ())
 
     def mlir(self, stage: str, *specs: Any) -> str:
@@ -262,12 +286,16 @@ class CachedFunction:
         rematerialized or linalg; memref, too, for target jit; forward and backward, those of
         recorded calls.
         """
+        from ..lowering import pipeline  # calls that find their module on disk do without
+
         stages = pipeline.stages(self.target, self.remat)
         if stage not in (*stages, *RECORDED):
             known = ", ".join((*stages, *RECORDED))
             raise ArgumentError(f"expected a stage out of {known}, got '{stage}'")
         graph = self.trace(*specs)
         if stage in RECORDED:
+            from ..lowering.record import record
+
             return getattr(record(graph, self._requests(graph, self._grad_req)), stage).mlir()
         with graph.lock, graph.context:
             module = ir.Module.parse(graph.mlir(locations=True))
@@ -278,10 +306,14 @@ class CachedFunction:
                 break
         return module.operation.get_asm(use_name_loc_as_prefix=True)
 
-    def memory_report(self, *specs: Any) -> MemoryReport:
+    def memory_report(self, *specs: Any) -> "MemoryReport":
         """The memory of a call with arguments like `specs`: what it takes and returns, how donated
         arguments are used again, and what IREE and gradopt need for temporaries.
         """
+        from ..lowering import memory_report, pipeline, plan_memory
+        from .compiler import plan_linalg
+        from .memory import MemoryReport
+
         graph = self.trace(*specs)
         with graph.context:
             module = ir.Module.parse(graph.mlir(locations=True))
@@ -295,6 +327,44 @@ class CachedFunction:
         with graph.context:
             plan = memory_report.report(plan_memory.plan(symbols(module)[graph.name]))
         return MemoryReport.of(graph, places, decided, plan)
+
+    def signature(self, *specs: Any) -> Signature:
+        """What a call with arguments like `specs` depends on, part by part, and its key; nothing is
+        compiled.
+        """
+        graph = self.trace(*specs)
+        return signature_of(
+            graph,
+            self.target,
+            donated=self._donated(graph),
+            static_alloc=self.options.static_alloc,
+            remat=self.remat,
+            parts={"mode": self._mode()},
+        )
+
+    def serialize(self, *specs: Any) -> str:
+        """The graph for arguments like `specs`, with the options, as text; `go.deserialize` makes a
+        compiled function of it that has the same key.
+        """
+        graph = self.trace(*specs)
+        options = self.options.as_keywords() | {
+            "donate": self._donated(graph),
+            "mode": self._mode(),
+        }
+        return serialized(graph, options)
+
+    def why(self) -> Miss | None:
+        """The latest miss: a call, or a gradient of one, with a signature that was not in memory;
+        printed, it says what changed since the nearest earlier one. None before the first call.
+        """
+        return self._history.latest
+
+    def clear_cache(self) -> None:
+        """Free the memory of all signatures: arenas and pools, and modules that nothing else uses;
+        the next calls bind them again.
+        """
+        self._bound.clear()
+        self._recorded.clear()
 
     def _mark(self, graph: Graph, module: ir.Module) -> bool:
         """Write the options into a graph's module; whether allocation is static."""
@@ -324,6 +394,8 @@ class CachedFunction:
             static_alloc=self.options.static_alloc,
             remat=self.remat,
             disk_cache=self.options.disk_cache,
+            parts={"mode": key[0]},
+            history=self._history,
         )
         if self.options.static_alloc and not executable.is_static and not self._warned:
             self._warned = True

@@ -26,7 +26,7 @@ from ..dialect.mlir import DYNAMIC, ExecutionEngine, ir
 from ..dialect.types import TensorSpec, bfloat16
 from ..errors import ArgumentError, CompileError, PassError
 from ..lowering import pipeline
-from ..lowering.linalg.build import DISAGREE
+from ..lowering.marks import DISAGREE
 from ..lowering.memref import ALLOCATED, ARENA, FAILURES, INPUTS, RESULTS
 from ..lowering.target import Target
 from .device import ALIGNMENT, Array, allocate, copy_in, device, disagreement

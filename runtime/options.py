@@ -7,8 +7,7 @@ from typing import Any
 
 from ..dialect.modes import MODES
 from ..errors import ArgumentError
-from ..lowering.record import ADD, NULL, WRITE
-from ..lowering.rematerialize import POLICIES
+from ..lowering.marks import ADD, NULL, WRITE
 from ..lowering.target import Target
 from ..lowering.target import target as find_target
 
@@ -83,6 +82,18 @@ class Options:
                 )
         return self
 
+    def as_keywords(self) -> dict[str, Any]:
+        """The options that are not about single arguments, as go.compile takes them."""
+        kind, _, value = self.remat.partition("=")
+        return {
+            "target": self.target.name,
+            "static_alloc": self.static_alloc,
+            "static_shape": self.static_shape,
+            "memory_budget": value if kind == "budget" else None,
+            "remat": value if kind == "policy" else None,
+            "disk_cache": self.disk_cache,
+        }
+
     @property
     def has_roles(self) -> bool:
         """Whether `data` and `param` say what the arguments are."""
@@ -152,6 +163,8 @@ def rematerialization(memory_budget: Any = None, remat: str | None = None) -> st
     if memory_budget is not None and remat is not None:
         raise ArgumentError("expected memory_budget or remat, got both")
     if remat is not None:
+        from ..lowering.rematerialize import POLICIES
+
         if remat not in POLICIES:
             raise ArgumentError(f"remat expected one of {', '.join(POLICIES)}, got {remat!r}")
         return f"policy={remat}"

@@ -3,7 +3,7 @@
 
 import threading
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -11,9 +11,12 @@ from ..dialect import trees
 from ..dialect.graph import Graph
 from ..dialect.types import TensorSpec
 from ..errors import ArgumentError, GradientError
-from ..lowering.record import ADD, NULL, Recording
+from ..lowering.marks import ADD, NULL
 from .device import Array, contents, copy_in, fill
 from .executable import Executable
+
+if TYPE_CHECKING:
+    from ..lowering.record import Recording
 
 
 class Differentiable:
@@ -22,7 +25,7 @@ class Differentiable:
     def __init__(
         self,
         graph: Graph,
-        recording: Recording,
+        recording: "Recording",
         forward: Executable,
         backward: Executable,
         requests: Sequence[str],

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..dialect.types import is_float
 from ..errors import ArgumentError, GradientError
-from ..lowering.record import NULL, WRITE
+from ..lowering.marks import NULL, WRITE
 from .options import GradReq, Options
 
 

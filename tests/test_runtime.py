@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from gradopt.errors import ArgumentError, CompileError, DonationError, OpError, TraceError
 from gradopt.lowering.target import LADDER, Rung, target
-from gradopt.runtime import cache, compiler
+from gradopt.runtime import compiler
 
 from .helpers import run_reference
 
@@ -428,7 +428,7 @@ def test_donate_positions_are_checked() -> None:
         go.compile(lambda x: x, donate=3)(f32(2))
 
 
-# --- the cache ------------------------------------------------------------------------------------
+# --- processes ------------------------------------------------------------------------------------
 
 PROGRAM = """
 import json, sys, numpy as np, gradopt as go
@@ -448,71 +448,6 @@ def run_program(
         command, env=environment, cwd=where, capture_output=True, text=True, check=True, timeout=120
     )
     return json.loads(done.stdout), done.stderr
-
-
-def entry(folder: pathlib.Path) -> pathlib.Path:
-    (path,) = (folder / "modules").glob("*.vmfb")
-    return path
-
-
-def test_second_process_compiles_nothing(tmp_path: pathlib.Path) -> None:
-    """C130: the key does not depend on hash seeds or the working folder."""
-    folder, elsewhere = tmp_path / "cache", tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    first, _ = run_program(folder, tmp_path, PYTHONHASHSEED="1")
-    second, _ = run_program(folder, elsewhere, PYTHONHASHSEED="2")
-    assert first[:3] == [1, 0, 0]
-    assert second[:3] == [0, 0, 1]
-    assert first[3] == second[3]
-
-
-DAMAGE = {
-    "truncated": lambda data: data[: len(data) // 2],
-    "bits flipped": lambda data: data[:-100] + bytes(255 - b for b in data[-100:]),
-    "emptied": lambda data: b"",
-    "no header": lambda data: data.partition(b"\n")[2],
-    "other version": lambda data: data.replace(
-        b'"iree-base-runtime": "', b'"iree-base-runtime": "9', 1
-    ),
-}
-
-
-def test_damaged_entries_are_rebuilt(tmp_path: pathlib.Path) -> None:
-    """C131, C133: removed with one warning, compiled again, written whole."""
-    run_program(tmp_path, tmp_path)
-    good = entry(tmp_path).read_bytes()
-    for name, damage in DAMAGE.items():
-        entry(tmp_path).write_bytes(damage(good))
-        counts, said = run_program(tmp_path, tmp_path)
-        assert counts[:3] == [1, 0, 0], name
-        assert said.count("it is removed and compiled again") == 1, name
-        assert cache._fault(*entry(tmp_path).read_bytes().split(b"\n", 1)) is None, name
-
-
-def test_processes_share_one_compilation(tmp_path: pathlib.Path) -> None:
-    """B05: of four processes that start at once, one compiles."""
-    command = [sys.executable, "-c", PROGRAM]
-    environment = os.environ | {"GRADOPT_CACHE_DIR": str(tmp_path)}
-    running = [
-        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
-        for _ in range(4)
-    ]
-    counts = [json.loads(p.communicate(timeout=120)[0]) for p in running]
-    assert sorted(c[0] for c in counts) == [0, 0, 0, 1]
-
-
-def test_cache_that_cannot_be_written(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "file").write_text("")
-    counts, said = run_program(tmp_path / "file", tmp_path)
-    assert counts[0] == 1
-    assert "cannot be written" in said
-    assert "GRADOPT_CACHE_DIR" in said
-
-
-def test_cache_can_be_left_out(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
-    monkeypatch.setenv("GRADOPT_CACHE_DIR", str(tmp_path))
-    go.compile(lambda x: x * 3.75, disk_cache=False)(f32(2))
-    assert not list(tmp_path.rglob("*.vmfb"))
 
 
 # --- the compiler fails ---------------------------------------------------------------------------

@@ -13,12 +13,9 @@ import numpy as np
 
 from ...dialect.mlir import DYNAMIC, arith, cf, ir, linalg, location, tensor
 from ...dialect.types import MLIR_NAMES, TensorSpec, is_float_type
+from ..marks import DISAGREE
 
 Extent = int | ir.Value
-DISAGREE = "unknown extents differ at"
-"""How the message of a failed check starts; the place in the user's source follows."""
-DONATED = "gradopt.donated"
-"""On an argument: its caller gives it away. See bufferize.py."""
 PARALLEL, REDUCTION = "parallel", "reduction"
 
 

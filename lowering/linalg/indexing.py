@@ -17,6 +17,7 @@ from ...dialect.scatter import ScatterMaxOp, ScatterMinOp, ScatterSetOp
 from ...dialect.scatter_product import ScatterMulOp
 from ...dialect.shape import ReshapeOp, TransposeOp
 from ...dialect.types import TensorSpec, float32, int32, int64, is_narrow
+from ..marks import DONATED
 from . import build
 from .reduction import rounded
 from .registry import lowers
@@ -153,7 +154,7 @@ def _is_donated(argument: Any) -> bool:
     function = argument.owner.owner
     if "arg_attrs" not in function.attributes:
         return False
-    return build.DONATED in function.attributes["arg_attrs"][argument.arg_number]
+    return DONATED in function.attributes["arg_attrs"][argument.arg_number]
 
 
 def _dimension_map(segments: Sequence[int]) -> dict[str, ir.Attribute]:
