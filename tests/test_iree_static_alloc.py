@@ -307,7 +307,7 @@ def test_options_do_not_stick_to_a_graph() -> None:
     for given in ({}, {"static_alloc": True}, {"donate": 0}, {}):
         x = go.device_put(np.ones(3, np.float32))
         np.testing.assert_array_equal(go.compile(g, **given)(x)[0], [2, 2, 2])
-        assert x.is_deleted() == ("donate" in options)
+        assert x.is_deleted() == ("donate" in given)
     assert go.cache_info().compiled - before == 3
 
 
