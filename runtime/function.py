@@ -28,6 +28,7 @@ from .arguments import check_types, not_arrays, positional
 from .binding import bind, mark
 from .compiler import plan_linalg
 from .device import Array
+from .dlpack import from_other
 from .executable import Executable
 from .memory import MemoryReport
 
@@ -129,22 +130,46 @@ class CachedFunction:
         self._bound: dict[Any, Executable] = {}
         self._lock = threading.Lock()
 
-    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+    def __call__(self, *arguments: Any, out: Any = None, **keywords: Any) -> Any:
+        """Call the compiled form for arguments like these; see `compile`."""
         if keywords:
             arguments = positional(self.fn, arguments, keywords)
-        leaves, structure = trees.flatten(arguments)
-        try:
-            leaves = [x if type(x) in (np.ndarray, Array) else as_array(x) for x in leaves]
-        except OpError:
-            if not isinstance(self.fn, Graph) and any(isinstance(x, Tensor) for x in leaves):
-                return self.fn(*arguments)  # in a trace: part of what is being built
-            raise not_arrays(self.fn, arguments) from None
-        key = (structure, *((leaf.shape, leaf.dtype) for leaf in leaves))
+        leaves, structure = self._leaves(arguments)
+        if structure is None:
+            return self.fn(*arguments)  # in a trace: part of what is being built
+        key = self._key(leaves, structure)
         executable = self._bound.get(key)
         if executable is None:
             with self._lock:
                 executable = self._bound.get(key) or self._bind(key, arguments)
-        return executable(leaves)
+        return executable(leaves, None if out is None else executable.out_leaves(out))
+
+    def _leaves(self, arguments: tuple[Any, ...]) -> tuple[Sequence[Any], Any]:
+        """The arrays that arguments consist of and the structure they stand in, a number for
+        arguments that are all arrays; no structure in a trace.
+        """
+        for x in arguments:
+            if type(x) is not Array and type(x) is not np.ndarray:
+                break
+        else:
+            return arguments, len(arguments)
+        leaves, structure = trees.flatten(arguments)
+        for i, x in enumerate(leaves):
+            if type(x) is not Array and type(x) is not np.ndarray:
+                try:
+                    leaves[i] = as_array(from_other(x))
+                except OpError:
+                    if not isinstance(self.fn, Graph) and any(isinstance(x, Tensor) for x in leaves):
+                        return leaves, None
+                    raise not_arrays(self.fn, arguments) from None
+        return leaves, structure
+
+    def _key(self, leaves: Sequence[Any], structure: Any) -> Any:
+        key = [structure]
+        for leaf in leaves:
+            key.append(leaf.shape)
+            key.append(leaf.dtype)
+        return tuple(key)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         """Of a decorated method: with the instance as its first argument."""

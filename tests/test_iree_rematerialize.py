@@ -18,7 +18,8 @@ from gradopt.lowering import pipeline
 from gradopt.lowering.liveness import analyse
 from gradopt.lowering.target import target
 from gradopt.runtime.compiler import compile_linalg
-from gradopt.runtime.device import copy_in, instance
+from gradopt.runtime.buffers import copy_in
+from gradopt.runtime.device import instance
 
 pytestmark = pytest.mark.compiler
 
