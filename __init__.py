@@ -226,6 +226,8 @@ from .lowering.residuals import print_residuals, residuals
 from .runtime.artifact import export
 from .runtime.cache import cache_info
 from .runtime.device import Array, device_put
+from .runtime.dispatch import block_until_ready
+from .runtime.dlpack import from_dlpack
 from .runtime.function import CachedFunction, compile
 
 __version__ = "0.1.0"

@@ -7,6 +7,7 @@ from ..dialect.control import symbols
 from ..dialect.graph import Graph
 from ..dialect.mlir import func
 from ..lowering.bufferize import mark_donated, mark_static, storage_of_results, unmark
+from ..lowering.dispatch_form import in_form
 from ..lowering.target import Target
 from .executable import Executable
 from .modules import module_for
@@ -31,7 +32,7 @@ def bind(
                 from .jit import JitExecutable
 
                 return JitExecutable(graph, target, list(donated), is_static, remat)
-            module = module_for(graph, target, disk_cache, remat)
+            module = module_for(graph, in_form(graph.module, target), disk_cache, remat)
         finally:
             unmark(function)  # the graph may be compiled with other options
     return Executable(graph, module, list(donated), places, is_static)

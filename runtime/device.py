@@ -168,9 +168,12 @@ def invocation_error(function: Any, given: Any, error: RuntimeError) -> GradoptE
     shapes = []
     for i in range(given.size):
         try:
-            shapes.append(tuple(given.get_as_object(i, iree.HalBufferView).shape))
+            view = given.get_as_object(i, iree.HalBufferView)
         except (TypeError, ValueError, RuntimeError):  # an arena or a fence
+            view = None
+        if view is None:
             break
+        shapes.append(tuple(view.shape))
     return disagreement(str(error), shapes)
 
 
