@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from ..dialect.control import symbols
 from ..dialect.graph import Graph
 from ..dialect.mlir import func
+from ..errors import DonationError
 from ..lowering.bufferize import mark_donated, mark_static, storage_of_results, unmark
 from ..lowering.dispatch_form import in_form
 from ..lowering.target import Target
@@ -21,13 +22,18 @@ def bind(
     static_alloc: bool = False,
     remat: str = "",
     disk_cache: bool = True,
+    donate_strict: bool = False,
 ) -> Executable:
-    """A graph compiled for a target; `donated` are positions of inputs."""
+    """A graph compiled for a target; `donated` are positions of inputs. With `donate_strict`,
+    DonationError where one of them has memory that no result takes over.
+    """
     with graph.context:
         function = symbols(graph.module)[graph.name]
         is_static = mark(function, donated, static_alloc)
         places = storage_of_results(function)
         try:
+            if donate_strict:
+                check_donations(graph, donated, [position for _, position in places])
             if target.name == "jit":
                 from .jit import JitExecutable
 
@@ -44,3 +50,21 @@ def mark(function: func.FuncOp, donated: Sequence[int], static_alloc: bool) -> b
     """
     mark_donated(function, donated)
     return static_alloc and mark_static(function)
+
+
+def check_donations(graph: Graph, donated: Sequence[int], taken: Sequence[int | None]) -> None:
+    """Raise DonationError for a donated input that is not among those taken over by a result."""
+    for i in donated:
+        if i in taken:
+            continue
+        name, spec = graph.input_names[i], graph.input_specs[i]
+        if None in spec.shape:
+            reason = "its extents are known only when it is called"
+        elif spec in graph.output_specs:
+            reason = "all results of that type take over other donated arguments"
+        else:
+            reason = "no result has that type"
+        raise DonationError(
+            f"'{graph.name}' expected a result to take over the memory of donated argument "
+            f"'{name}' of type {spec}, but {reason}; do not donate it, or leave donate_strict away"
+        )

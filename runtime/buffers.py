@@ -85,9 +85,7 @@ class Import:
 
     def is_of(self, array: np.ndarray) -> bool:
         """Whether the view is on this very array, which still is where it was."""
-        return (
-            self.array() is array and array.flags.carray and address(array) == self.address
-        )
+        return self.array() is array and array.flags.carray and address(array) == self.address
 
 
 def copy_in(allocator: Any, array: np.ndarray) -> Any:

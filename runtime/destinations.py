@@ -109,7 +109,9 @@ class Destinations:
             active.append(new)
 
     def _error(self, i: int, expected: str, got: str) -> ArgumentError:
-        return ArgumentError(f"'{self.name}' expected out for result {i} to be {expected}, got {got}")
+        return ArgumentError(
+            f"'{self.name}' expected out for result {i} to be {expected}, got {got}"
+        )
 
 
 def span(x: Any, position: int, is_result: bool) -> Span | None:

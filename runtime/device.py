@@ -2,6 +2,7 @@
 """IREE's instance and devices, one of each a process, and arrays that live on a device."""
 
 import math
+import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
@@ -10,7 +11,7 @@ from typing import Any
 import iree.runtime as iree
 import numpy as np
 
-from ..errors import ArgumentError, DeviceError, DonationError, GradoptError
+from ..errors import ArgumentError, DonationError, GradoptError
 from ..lowering.linalg.build import DISAGREE
 from ..lowering.target import target as find_target
 from . import dispatch
@@ -36,14 +37,23 @@ def instance() -> Any:
 
 
 def device(driver: str) -> Any:
-    """The process's device for a driver."""
+    """The process's device for a driver; ForkError in a child of a process that has devices."""
+    dispatch.check_process()
     instance()
     with _lock:
         if driver not in _devices:
-            dispatch.check_process()
             _devices[driver] = iree.get_device(driver)
             dispatch.device_opened()
         return _devices[driver]
+
+
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def place(driver: str) -> str:

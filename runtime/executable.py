@@ -114,9 +114,7 @@ class Executable:
                 f"for leaves: {str(error).splitlines()[0]}"
             ) from None
 
-    def destinations(
-        self, leaves: Sequence[Any], out: Sequence[Any] | None
-    ) -> Destinations | None:
+    def destinations(self, leaves: Sequence[Any], out: Sequence[Any] | None) -> Destinations | None:
         """The arrays that results are to be written to, checked; None if there are none."""
         if out is None or (len(out) == len(self.outputs) and all(x is None for x in out)):
             return None

@@ -42,6 +42,7 @@ def compile(  # noqa: A001 - go.compile
     memory_budget: float | int | str | None = None,
     remat: str | None = None,
     disk_cache: bool = True,
+    donate_strict: bool = False,
 ) -> Any:
     """Compile a Python function or a graph for a target; the result is called like the function.
 
@@ -51,7 +52,8 @@ def compile(  # noqa: A001 - go.compile
     numbers, or nested containers of them. Results are `Array`s, which NumPy reads in place. A
     compiled Python function called in a trace becomes part of what is traced.
     `donate` lists positions of arguments that the caller gives up: results of the same types are
-    written into their storage, without allocating, and the donated arrays cannot be used again.
+    written into their storage, without allocating, and the donated arrays cannot be used again;
+    with `donate_strict=True` a donated array that no result can use is a DonationError.
     `memory_budget`, bytes (1_000_000, "12MiB") or a fraction of what the function needs (0.5),
     makes it compute values anew instead of keeping them, as little as fits; PassError where it
     cannot.
@@ -72,12 +74,15 @@ def compile(  # noqa: A001 - go.compile
             memory_budget=memory_budget,
             remat=remat,
             disk_cache=disk_cache,
+            donate_strict=donate_strict,
         )
     donated = (donate,) if isinstance(donate, int) else tuple(donate)
     if not all(isinstance(position, int) for position in donated):
         raise ArgumentError(f"donate expected positions of arguments, got {donate!r}")
     options = rematerialization(memory_budget, remat)
-    return CachedFunction(fn, find_target(target), donated, disk_cache, static_alloc, options)
+    function = CachedFunction(fn, find_target(target), donated, disk_cache, static_alloc, options)
+    function.donate_strict = donate_strict
+    return function
 
 
 def rematerialization(memory_budget: Any = None, remat: str | None = None) -> str:
@@ -126,6 +131,7 @@ class CachedFunction:
         self.disk_cache = disk_cache
         self.remat = remat
         self.static_alloc = static_alloc
+        self.donate_strict = False
         self._warned = False
         self._bound: dict[Any, Executable] = {}
         self._lock = threading.Lock()
@@ -140,6 +146,8 @@ class CachedFunction:
         key = self._key(leaves, structure)
         executable = self._bound.get(key)
         if executable is None:
+            if not isinstance(structure, int):  # what was converted, as the arrays it is now
+                arguments = trees.unflatten(structure, leaves)
             with self._lock:
                 executable = self._bound.get(key) or self._bind(key, arguments)
         return executable(leaves, None if out is None else executable.out_leaves(out))
@@ -159,7 +167,9 @@ class CachedFunction:
                 try:
                     leaves[i] = as_array(from_other(x))
                 except OpError:
-                    if not isinstance(self.fn, Graph) and any(isinstance(x, Tensor) for x in leaves):
+                    if not isinstance(self.fn, Graph) and any(
+                        isinstance(x, Tensor) for x in leaves
+                    ):
                         return leaves, None
                     raise not_arrays(self.fn, arguments) from None
         return leaves, structure
@@ -244,6 +254,7 @@ class CachedFunction:
             static_alloc=self.static_alloc,
             remat=self.remat,
             disk_cache=self.disk_cache,
+            donate_strict=self.donate_strict,
         )
         if self.static_alloc and not self._bound[key].is_static and not self._warned:
             self._warned = True

@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 
-from ..dialect import trees
 from ..dialect.control import symbols
 from ..dialect.graph import Graph
 from ..dialect.mlir import DYNAMIC, ExecutionEngine, ir
@@ -30,7 +29,8 @@ from ..lowering.memref import ALLOCATED, ARENA, FAILURES, INPUTS, RESULTS
 from ..lowering.target import Target
 from . import dispatch
 from .buffers import ALIGNMENT, allocate, contents, copy_in
-from .device import Array, device, disagreement, place
+from .device import Array, device, disagreement
+from .device import place as place_of
 from .executable import Executable
 
 OPTIMIZATION = 0
@@ -241,7 +241,7 @@ class JitExecutable(Executable):
     def __init__(
         self, graph: Graph, target: Target, donated: list[int], is_static: bool, remat: str = ""
     ) -> None:
-        self._describe(graph, donated, is_static, place(target.driver))
+        self._describe(graph, donated, is_static, place_of(target.driver))
         self.in_place: set[int] = set()
         self.allocator = device(target.driver).allocator
         lowered, _ = pipeline.lower(graph.module, target, remat)
