@@ -56,4 +56,4 @@ def _writable(array: np.ndarray) -> np.ndarray:
     if array.flags.writeable:
         return array
     memory = (ctypes.c_uint8 * array.nbytes).from_address(array.ctypes.data)
-    return np.frombuffer(memory, np.uint8).view(array.dtype).reshape(array.shape)
+    return np.ctypeslib.as_array(memory).view(array.dtype).reshape(array.shape)

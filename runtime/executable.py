@@ -308,7 +308,7 @@ class Call:
             else:
                 overwritten[i] = self._new_place(e.result_of[i])
                 dispatch.settle()  # the host writes to memory out of a pool
-                old = leaf if donation is None else contents(donation.view, leaf.dtype)
+                old: Any = leaf if donation is None else contents(donation.view, leaf.dtype)
                 fill(overwritten[i][0], old)
             return overwritten[i][0]
         if donation is not None:

@@ -141,7 +141,7 @@ class CachedFunction:
         if keywords:
             arguments = positional(self.fn, arguments, keywords)
         leaves, structure = self._leaves(arguments)
-        if structure is None:
+        if structure is None and not isinstance(self.fn, Graph):
             return self.fn(*arguments)  # in a trace: part of what is being built
         key = self._key(leaves, structure)
         executable = self._bound.get(key)
