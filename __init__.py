@@ -227,6 +227,8 @@ from .dialect.transform import grad, jvp, value_and_grad, vjp
 from .dialect.types import TensorSpec
 from .runtime.cache import cache_info
 from .runtime.device import Array, device_put
+from .runtime.dispatch import block_until_ready
+from .runtime.dlpack import from_dlpack
 from .runtime.function import CachedFunction, compile, deserialize
 from .runtime.modules import clear_cache
 from .runtime.recorded import Pullback

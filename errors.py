@@ -63,6 +63,14 @@ class DonationError(ArgumentError):
     """A donated array was used again, or was given twice."""
 
 
+class DeviceError(GradoptError, RuntimeError):
+    """A device failed while it ran a call."""
+
+
+class ForkError(GradoptError, RuntimeError):
+    """A call in a process that was forked from one that has devices open."""
+
+
 class CompileError(GradoptError, RuntimeError):
     """The target's compiler failed on every rung of the fallback ladder, or ran out of time."""
 

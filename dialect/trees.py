@@ -26,6 +26,16 @@ def unflatten(structure: Any, leaves: Any) -> Any:
     return optree.tree_unflatten(structure, leaves)
 
 
+def is_leaf(structure: Any) -> bool:
+    """Whether a structure is one leaf, in no container."""
+    return structure.is_leaf()
+
+
+def leaves_up_to(structure: Any, tree: Any) -> list[Any]:
+    """What stands in `tree` in the places of a structure's leaves; ValueError if it differs."""
+    return structure.flatten_up_to(tree)
+
+
 def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:
     """The containers with `function` of each leaf."""
     return optree.tree_map(function, tree)

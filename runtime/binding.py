@@ -9,6 +9,8 @@ from ..dialect.control import symbols
 from ..dialect.function_graph import FunctionGraph
 from ..dialect.graph import Graph
 from ..dialect.mlir import func
+from ..errors import DonationError
+from ..lowering.dispatch_form import in_form
 from ..lowering.marks import mark_donated, mark_static, storage_of_results, unmark
 from ..lowering.target import Target
 from .cache import COMPILED
@@ -26,11 +28,13 @@ def bind(
     static_alloc: bool = False,
     remat: str = "",
     disk_cache: bool = True,
+    donate_strict: bool = False,
     parts: Mapping[str, Any] | None = None,
     history: History | None = None,
 ) -> Executable:
     """A graph compiled for a target; `donated` are positions of inputs, or a mapping of them to the
-    results that take over their memory.
+    results that take over their memory; with `donate_strict`, DonationError where one of them has
+    memory that no result takes over.
 
     `parts` is what else the key consists of, by name, such as {"mode": "train"}; each part that
     changes is named by `why()`. The miss is noted in `history`.
@@ -40,6 +44,9 @@ def bind(
         is_static = mark(function, donated, static_alloc)
         places = storage_of_results(function)
         try:
+            if donate_strict:
+                check_donations(graph, donated, [position for _, position in places])
+            target = in_form(graph.module, target)
             about = {**options(graph, donated, is_static, remat), **(parts or {})}
             signature = of_graph(graph, target, about, history.origin if history else "")
             if target.name == "jit":
@@ -67,7 +74,7 @@ def signature_of(
         try:
             is_static = mark(function, donated, static_alloc)
             about = {**options(graph, donated, is_static, remat), **(parts or {})}
-            return of_graph(graph, target, about)
+            return of_graph(graph, in_form(graph.module, target), about)
         finally:
             unmark(function)
 
@@ -116,3 +123,25 @@ def mark(
     """
     mark_donated(function, donated)
     return static_alloc and mark_static(function)
+
+
+def check_donations(
+    graph: Graph | FunctionGraph,
+    donated: Sequence[int] | Mapping[int, int],
+    taken: Sequence[int | None],
+) -> None:
+    """Raise DonationError for a donated input that is not among those taken over by a result."""
+    for i in donated:
+        if i in taken:
+            continue
+        name, spec = graph.input_names[i], graph.input_specs[i]
+        if None in spec.shape:
+            reason = "its extents are known only when it is called"
+        elif spec in graph.output_specs:
+            reason = "all results of that type take over other donated arguments"
+        else:
+            reason = "no result has that type"
+        raise DonationError(
+            f"'{graph.name}' expected a result to take over the memory of donated argument "
+            f"'{name}' of type {spec}, but {reason}; do not donate it, or leave donate_strict away"
+        )

@@ -142,6 +142,17 @@ def _worker(process_flags: tuple[str, ...]) -> Worker:
         return _workers.setdefault(process_flags, Worker(process_flags))
 
 
+def _after_fork() -> None:
+    """The workers are the parent's, as is whoever held a lock."""
+    global _guard
+    _guard = threading.Lock()
+    _workers.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
 @atexit.register
 def shutdown() -> None:
     """End all compiler processes; the next compilation starts them again."""

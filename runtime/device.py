@@ -1,38 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """IREE's instance and devices, one of each a process, and arrays that live on a device."""
 
+import math
+import os
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import iree.runtime as iree
 import numpy as np
 
-from ..dialect.types import bfloat16
-from ..errors import ArgumentError, DonationError
+from ..errors import ArgumentError, DonationError, GradoptError
 from ..lowering.marks import DISAGREE
 from ..lowering.target import target as find_target
+from . import dispatch
+from .buffers import ALIGNMENT as ALIGNMENT
+from .buffers import BITS, borrow, contents, copy_in, fill
+from .buffers import allocate as allocate
 
-HOST_MEMORY = int(iree.MemoryType.HOST_LOCAL) | int(iree.MemoryType.DEVICE_VISIBLE)
-DEVICE_MEMORY = int(iree.MemoryType.DEVICE_LOCAL)
-ALIGNMENT = 64
-ANY_USE = int(iree.BufferUsage.DEFAULT) | int(iree.BufferUsage.MAPPING)
-
-ELEMENT_TYPES = {
-    np.dtype("float64"): iree.HalElementType.FLOAT_64,
-    np.dtype("float32"): iree.HalElementType.FLOAT_32,
-    np.dtype("float16"): iree.HalElementType.FLOAT_16,
-    bfloat16: iree.HalElementType.BFLOAT_16,
-    np.dtype("int64"): iree.HalElementType.SINT_64,
-    np.dtype("int32"): iree.HalElementType.SINT_32,
-    np.dtype("int16"): iree.HalElementType.SINT_16,
-    np.dtype("int8"): iree.HalElementType.SINT_8,
-    # Modules take unsigned integers as signless ones.
-    np.dtype("uint32"): iree.HalElementType.SINT_32,
-    np.dtype("uint8"): iree.HalElementType.SINT_8,
-    np.dtype("bool"): iree.HalElementType.BOOL_8,
-}
+PLACES = {"local-task": "cpu", "local-sync": "cpu"}
+"""The devices that arrays live on, by driver: those of one name can use each other's memory."""
 
 _lock = threading.Lock()
 _instance: Any = None
@@ -49,12 +37,28 @@ def instance() -> Any:
 
 
 def device(driver: str) -> Any:
-    """The process's device for a driver."""
+    """The process's device for a driver; ForkError in a child of a process that has devices."""
+    dispatch.check_process()
     instance()
     with _lock:
         if driver not in _devices:
             _devices[driver] = iree.get_device(driver)
+            dispatch.device_opened()
         return _devices[driver]
+
+
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def place(driver: str) -> str:
+    """The name of the device that a driver's arrays live on."""
+    return PLACES.get(driver, driver)
 
 
 class Module:
@@ -62,10 +66,12 @@ class Module:
 
     def __init__(self, image: bytes, driver: str) -> None:
         self.size = len(image)
+        self.driver = driver
         self.device = device(driver)
+        self.allocator = self.device.allocator
         self._module = iree.VmModule.copy_buffer(instance(), image)
         hal = iree.create_hal_module(instance(), self.device)
-        self._context = iree.VmContext(instance(), modules=[hal, self._module])
+        self.context = iree.VmContext(instance(), modules=[hal, self._module])
 
     def function(self, name: str) -> Any:
         """The exported function, or None."""
@@ -78,26 +84,62 @@ class Module:
 
     def call(self, function: Any, arguments: list[Any], results: int) -> list[Any]:
         """Run a function to its end; buffer views in, buffer views out."""
-        given = iree.VmVariantList(len(arguments))
+        given = iree.VmVariantList(len(arguments) + 2)
         for argument in arguments:
             given.push_ref(argument)
         found = iree.VmVariantList(results)
-        try:
-            self._context.invoke(function, given, found)
-        except RuntimeError as error:
-            if DISAGREE not in str(error):
-                raise
-            raise disagreement(str(error), [tuple(a.shape) for a in arguments]) from None
+        if is_async(function):
+            pending = dispatch.Pending(self.device, function.name)
+            self.submit(function, given, found, pending)
+            pending.wait()
+        else:
+            self.run_now(function, given, found)
         return [found.get_as_object(i, iree.HalBufferView) for i in range(results)]
+
+    def run_now(self, function: Any, given: Any, found: Any) -> None:
+        """Run a function to its end; lists of buffer views in and out."""
+        try:
+            self.context.invoke(function, given, found)
+        except RuntimeError as error:
+            raise invocation_error(function, given, error) from None
+
+    def submit(
+        self,
+        function: Any,
+        given: Any,
+        found: Any,
+        pending: dispatch.Pending,
+        after: Iterable[dispatch.Pending] = (),
+        writes: bool = False,
+    ) -> None:
+        """Run a function of the asynchronous form, behind others (dispatch.submit)."""
+
+        def run(fence: Any) -> None:
+            given.push_ref(fence)
+            given.push_ref(pending.fence)
+            self.context.invoke(function, given, found)
+
+        try:
+            dispatch.submit(pending, after, writes, run)
+        except GradoptError:
+            raise
+        except RuntimeError as error:
+            raise invocation_error(function, given, error) from None
 
     def run(
         self, name: str, arrays: Sequence[np.ndarray], dtypes: Sequence[np.dtype]
     ) -> list["Array"]:
         """Call a function by name on NumPy arrays; `dtypes` are those of its results."""
         keep: list[Any] = []
-        views = [borrow(self.device.allocator, a, keep) for a in arrays]
+        views = [borrow(self.allocator, a, keep) for a in arrays]
         found = self.call(self.function(name), views, len(dtypes))
-        return [Array(v, tuple(v.shape), d) for v, d in zip(found, dtypes, strict=True)]
+        on = place(self.driver)
+        return [Array(v, tuple(v.shape), d, None, on) for v, d in zip(found, dtypes, strict=True)]
+
+
+def is_async(function: Any) -> bool:
+    """Whether a function takes fences and returns before it has run."""
+    return dict(function.reflection).get("iree.abi.model") == "coarse-fences"
 
 
 class Lease:
@@ -122,20 +164,35 @@ class _HostMemory:
     """
 
     def __init__(
-        self, view: Any, shape: tuple[int, ...], dtype: np.dtype, lease: "Lease | None"
+        self, view: Any, shape: tuple[int, ...], dtype: np.dtype, holds: tuple[Any, ...]
     ) -> None:
-        bits = np.dtype(np.uint16) if dtype == bfloat16 else dtype
-        self._lease = lease
+        self._holds = holds
         self._buffer = view.get_buffer()
-        self._mapped = self._buffer.map().asarray(shape, bits)
+        self._mapped = self._buffer.map().asarray(shape, BITS.get(dtype, dtype))
         self.__array_interface__ = self._mapped.__array_interface__
+
+
+def invocation_error(function: Any, given: Any, error: RuntimeError) -> GradoptError:
+    """What a call that failed at once is told; `given` is the list of its arguments."""
+    if DISAGREE not in str(error):
+        return dispatch.failed(function.name, error)
+    shapes = []
+    for i in range(given.size):
+        try:
+            view = given.get_as_object(i, iree.HalBufferView)
+        except (TypeError, ValueError, RuntimeError):  # an arena or a fence
+            view = None
+        if view is None:
+            break
+        shapes.append(tuple(view.shape))
+    return disagreement(str(error), shapes)
 
 
 def disagreement(message: str, shapes: Sequence[tuple[int, ...]]) -> ArgumentError:
     """The error of a call whose check of unknown extents failed with a message."""
-    place = message.partition(DISAGREE)[2].partition(";")[0].strip()
+    where = message.partition(DISAGREE)[2].partition(";")[0].strip()
     return ArgumentError(
-        f"expected extents that are unknown until the call to agree at {place}, got arguments of "
+        f"expected extents that are unknown until the call to agree at {where}, got arguments of "
         f"shapes {', '.join(map(str, shapes))}"
     )
 
@@ -145,22 +202,37 @@ def _nothing() -> None:
 
 
 class Array(np.lib.mixins.NDArrayOperatorsMixin):
-    """An array on a device. NumPy reads it without a copy where the device shares the host's
-    memory.
+    """An array on a device. NumPy and DLPack read it without a copy where the device shares the
+    host's memory; reading waits for the call that makes it.
 
     Arithmetic on it gives NumPy arrays. An array that was donated to a call can no longer be used.
     """
 
+    __slots__ = (
+        "__weakref__", "_address", "_host", "_lease", "_owner", "_pending", "_view",
+        "device", "dtype", "shape",
+    )  # fmt: skip
     __array_priority__ = 100
 
     def __init__(
-        self, view: Any, shape: tuple[int, ...], dtype: np.dtype, lease: Lease | None = None
+        self,
+        view: Any,
+        shape: tuple[int, ...],
+        dtype: np.dtype,
+        lease: Lease | None = None,
+        device: str = "cpu",
+        pending: dispatch.Pending | None = None,
+        owner: Any = None,
     ) -> None:
         self._view = view
         self._lease = lease  # the memory's, if it goes back to a pool
         self._host: Callable[[], _HostMemory | None] = _nothing  # weakly, what NumPy reads it by
+        self._pending = pending  # the call that makes it, until that is known to have ended
+        self._owner = owner  # of the memory, if that is not ours
+        self._address: int | None = None
         self.shape = shape
         self.dtype = dtype
+        self.device = device
 
     @property
     def ndim(self) -> int:
@@ -168,7 +240,7 @@ class Array(np.lib.mixins.NDArrayOperatorsMixin):
 
     @property
     def size(self) -> int:
-        return int(np.prod(self.shape))
+        return math.prod(self.shape)
 
     @property
     def nbytes(self) -> int:
@@ -189,27 +261,73 @@ class Array(np.lib.mixins.NDArrayOperatorsMixin):
             view = self.buffer_view()
             self._view = None
             lease, self._lease = self._lease, None
-            return Donation(self, view, lease, self._host() is None)
+            return Donation(self, view, lease, self._host() is None and self._owner is None)
 
     def is_shared(self) -> bool:
-        """True if NumPy arrays or a pool have the memory, too."""
-        return self._host() is not None or self._lease is not None
+        """True if NumPy arrays, a pool or somebody else have the memory, too."""
+        return self._host() is not None or self._lease is not None or self._owner is not None
+
+    def assign(self, values: Any) -> None:
+        """Write elements in place, for NumPy arrays made of this, too, when no call is under way
+        that may read the old ones. The shape and dtype are the caller's to check.
+        """
+        dispatch.settle()
+        fill(self.block_until_ready().buffer_view(), values)
+
+    def take_over(self, result: "Array") -> None:
+        """Be usable again after a donation, with the result that was written in place."""
+        self._view, self._lease, self._pending = result._view, result._lease, result._pending
+
+    def address(self) -> int:
+        """Where the memory begins for the host."""
+        if self._address is None:
+            self._address = contents(self.buffer_view(), self.dtype).ctypes.data
+        return self._address
 
     def is_deleted(self) -> bool:
         """True once the array was donated."""
         return self._view is None
 
-    def numpy(self) -> np.ndarray:
-        """The elements as a read-only NumPy array, which shares the memory and keeps it alive."""
+    def is_ready(self) -> bool:
+        """True once the call that makes it has ended."""
+        return self._pending is None or self._pending.is_done()
+
+    def block_until_ready(self) -> "Array":
+        """The array, when the call that makes it has ended; DeviceError if that failed."""
+        if self._pending is not None:
+            self._pending.wait()
+            self._pending = None
+        return self
+
+    def _memory(self) -> np.ndarray:
+        """The elements in place, when they are there."""
+        self.block_until_ready()
         with _lock:
             view = self.buffer_view()
             host = self._host()
             if host is None:
-                host = _HostMemory(view, self.shape, self.dtype, self._lease)
+                host = _HostMemory(view, self.shape, self.dtype, (self._lease, self._owner))
                 self._host = weakref.ref(host)
-        array = np.asarray(host)
+        return np.asarray(host).view(self.dtype)
+
+    def numpy(self) -> np.ndarray:
+        """The elements as a read-only NumPy array, which shares the memory and keeps it alive."""
+        array = self._memory()
         array.setflags(write=False)
-        return array.view(self.dtype)
+        return array
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return np.empty(0).__dlpack_device__()
+
+    def __dlpack__(self, *, max_version: Any = None, **options: Any) -> Any:
+        """The elements for another library, without a copy, read-only where it can be told so.
+        BufferError for bfloat16, which NumPy cannot pass on.
+        """
+        array = self._memory()
+        if max_version is None:  # an old protocol, which knows nothing of read-only memory
+            return array.__dlpack__(**options)
+        array.setflags(write=False)
+        return array.__dlpack__(max_version=max_version, **options)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         array = self.numpy()
@@ -280,78 +398,9 @@ for _name in IN_PLACE:  # `x += 1` gives the name a new array: this one cannot b
     setattr(Array, f"__i{_name}__", getattr(Array, f"__{_name}__"))
 
 
-def borrow(allocator: Any, array: np.ndarray, keep: list[Any]) -> Any:
-    """A buffer view on a NumPy array's own memory; on a copy where IREE cannot take it as it is.
-
-    IREE does not keep the memory alive: what has to live as long as the view is used is appended to
-    `keep`. Its code assumes memory aligned to 64 bytes, and crashes on other.
-    """
-    if not can_borrow(array):
-        return copy_in(allocator, array)
-    buffer = allocator.import_host_allocation(
-        _raw(array), memory_type=HOST_MEMORY, allowed_usage=ANY_USE
-    )
-    keep.append(buffer)
-    return iree.HalBufferView(buffer, array.shape, ELEMENT_TYPES[array.dtype])
-
-
-def can_borrow(array: np.ndarray) -> bool:
-    """Whether IREE can take an array's memory as it is."""
-    flags = array.flags
-    return (
-        flags.c_contiguous
-        and flags.writeable
-        and array.ctypes.data % ALIGNMENT == 0
-        and array.dtype.isnative
-    )
-
-
-def copy_in(allocator: Any, array: np.ndarray) -> Any:
-    """A buffer view on device memory of its own, with the array's contents."""
-    if not array.dtype.isnative:
-        array = array.astype(array.dtype.newbyteorder("="))
-    view = allocate(allocator, array.shape, array.dtype)
-    fill(view, array)
-    return view
-
-
-def fill(view: Any, array: np.ndarray) -> None:
-    """Write an array's elements to a buffer view's memory."""
-    if array.size:
-        bits = _raw(array)
-        view.get_buffer().map().asarray(array.shape, bits.dtype.newbyteorder("="))[...] = bits
-
-
-def contents(view: Any, dtype: np.dtype) -> np.ndarray:
-    """The elements in a buffer view's memory, without a copy."""
-    bits = np.dtype(np.uint16) if dtype == bfloat16 else dtype
-    return view.get_buffer().map().asarray(tuple(view.shape), bits).view(dtype)
-
-
-def allocate(allocator: Any, shape: tuple[int, ...], dtype: np.dtype) -> Any:
-    """A buffer view on new memory."""
-    size = int(np.prod(shape)) * dtype.itemsize
-    buffer = allocator.allocate_buffer(
-        memory_type=HOST_MEMORY, allowed_usage=ANY_USE, allocation_size=size
-    )
-    return iree.HalBufferView(buffer, shape, ELEMENT_TYPES[dtype])
-
-
-def allocate_arena(allocator: Any, size: int) -> Any:
-    """A buffer for temporaries, which only the device sees."""
-    return allocator.allocate_buffer(
-        memory_type=DEVICE_MEMORY, allowed_usage=ANY_USE, allocation_size=max(size, ALIGNMENT)
-    )
-
-
-def _raw(array: np.ndarray) -> np.ndarray:
-    """The array as IREE's Python layer can take it: bfloat16 as its bits."""
-    return array.view(np.uint16) if array.dtype == bfloat16 else array
-
-
 def device_put(array: Any, target: str = "cpu") -> Array:
     """A copy of an array on the target's device."""
     host = np.asarray(array)
-    return Array(
-        copy_in(device(find_target(target).driver).allocator, host), host.shape, host.dtype
-    )
+    driver = find_target(target).driver
+    view = copy_in(device(driver).allocator, host)
+    return Array(view, host.shape, host.dtype, None, place(driver))

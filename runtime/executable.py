@@ -2,25 +2,29 @@
 """A compiled graph as something to call: which memory a call uses, and where it goes afterwards."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
+
+import iree.runtime as iree
+import numpy as np
 
 from ..dialect import trees
 from ..dialect.function_graph import FunctionGraph
 from ..dialect.graph import Graph
-from ..errors import DonationError
-from .device import (
-    Array,
-    Donation,
-    Lease,
-    Module,
+from ..errors import ArgumentError, DonationError
+from . import dispatch
+from .buffers import (
+    Import,
     allocate,
     allocate_arena,
-    borrow,
     can_borrow,
     contents,
+    copy_to,
     fill,
+    imported,
 )
+from .destinations import Destinations
+from .device import Array, Donation, Lease, Module, invocation_error, is_async, place
 
 
 class Executable:
@@ -28,7 +32,9 @@ class Executable:
     use again, the results' structure.
 
     Memory that is in use by one call or array is in no pool, so that calls of several threads at
-    once each have their own.
+    once each have their own. A call of a module of the asynchronous form returns when it is
+    submitted; then memory goes back to its pool while the call still uses it, and whoever takes it
+    from there waits (dispatch.py).
     """
 
     def __init__(
@@ -39,17 +45,13 @@ class Executable:
         places: list[tuple[int, int | None]],
         is_static: bool,
     ) -> None:
-        self.name = graph.name
-        self.names = graph.input_names
-        self.inputs = graph.input_specs
-        self.outputs = graph.output_specs
-        self.out_tree = graph.out_tree
+        self._describe(graph, donated, is_static, place(module.driver))
         self.module = module
-        self.donated = donated
         self.places = places
-        self.is_static = is_static
-        self.allocator = module.device.allocator
+        self.allocator = module.allocator
+        self.invoke = module.context.invoke
         self.function = module.function(graph.name)
+        self.is_async = is_async(self.function)
         about = module.about(graph.name)
         self.in_place = _in_place(about)
         self.result_of = {position: result for result, position in places if position is not None}
@@ -57,23 +59,139 @@ class Executable:
         self.arenas: list[Any] = []
         self.pools: dict[int, list[Any]] = {result: [] for result, _ in places}
         self.staging: dict[int, list[Any]] = {i: [] for i in range(len(self.inputs))}
+        self.writes = bool(donated or places or is_static)
+        self.is_simple = not (self.is_async or self.writes)
 
-    def __call__(self, leaves: list[Any]) -> Any:
-        call = Call(self)
-        try:
-            found = call.run(leaves)
-        except BaseException:
-            call.undo()
-            raise
-        finally:
-            call.close()
-        results = [
-            Array(view, tuple(view.shape), spec.dtype, lease)
-            for (view, lease), spec in zip(found, self.outputs, strict=True)
+    def _describe(
+        self, graph: Graph | FunctionGraph, donated: list[int], is_static: bool, device: str
+    ) -> None:
+        self.name = graph.name
+        self.names = graph.input_names
+        self.inputs = graph.input_specs
+        self.outputs = graph.output_specs
+        self.out_tree = graph.out_tree
+        self.donated = donated
+        self.is_static = is_static
+        self.device = device
+        self.imports: list[Import | None] = [None] * len(self.inputs)
+        self.count = len(self.outputs)
+        self.is_leaf = graph.out_tree is not None and trees.is_leaf(graph.out_tree)
+        self.is_single = self.count == 1
+        self.known: list[Any] = [
+            None if None in s.shape else (s.shape, s.dtype) for s in self.outputs
         ]
+
+    def __call__(self, leaves: Sequence[Any], out: Sequence[Any] | None = None) -> Any:
+        """The results for the leaves of the arguments, NumPy arrays or Arrays of the right types.
+
+        `out` has an array or None for each result: a result is written to its array, which is
+        returned, and is a new one for None. ArgumentError, before anything runs, for arrays of
+        another shape, dtype or device, that cannot be written to, or that overlap each other.
+        """
+        if out is None and self.is_simple:
+            return self.tree(self._run(leaves))
+        return self.tree(Call(self, leaves, self.destinations(leaves, out)).perform())
+
+    def tree(self, results: list[Any]) -> Any:
+        """Results in the structure that the function returns."""
+        if self.is_leaf:
+            return results[0]
         return tuple(results) if self.out_tree is None else trees.unflatten(self.out_tree, results)
 
-    def check_donated(self, leaves: list[Any]) -> None:
+    def out_leaves(self, out: Any) -> list[Any]:
+        """`out` as the caller gives it, with an array or None for each result; ArgumentError for
+        another structure than that of the results.
+        """
+        if self.out_tree is None:
+            if not isinstance(out, list | tuple):
+                raise ArgumentError(
+                    f"'{self.name}' expected out to be a tuple of {len(self.outputs)} arrays, got "
+                    f"{type(out).__name__}"
+                )
+            return list(out)
+        try:
+            return trees.leaves_up_to(self.out_tree, out)
+        except ValueError as error:
+            raise ArgumentError(
+                f"'{self.name}' expected out to have the structure of the result, arrays or None "
+                f"for leaves: {str(error).splitlines()[0]}"
+            ) from None
+
+    def destinations(self, leaves: Sequence[Any], out: Sequence[Any] | None) -> Destinations | None:
+        """The arrays that results are to be written to, checked; None if there are none."""
+        if out is None or (len(out) == len(self.outputs) and all(x is None for x in out)):
+            return None
+        return Destinations(self.name, self.device, self.outputs, leaves, self.donated, out)
+
+    def _run(self, leaves: Sequence[Any]) -> list[Array]:
+        """A call that needs nothing but its arguments, to its end."""
+        given, found = iree.VmVariantList(len(leaves)), iree.VmVariantList(self.count)
+        push, device, keep = given.push_ref, self.device, None
+        for i, leaf in enumerate(leaves):
+            if type(leaf) is Array:
+                view = leaf._view
+                if view is None or leaf._pending is not None or leaf.device != device:
+                    self.check_devices(leaves)
+                    view = leaf.block_until_ready().buffer_view()
+                push(view)
+            else:
+                keep = [] if keep is None else keep
+                push(self.taken(i, leaf, keep))
+        if dispatch.is_forked:
+            dispatch.check_process()
+        try:
+            self.invoke(self.function, given, found)
+        except RuntimeError as error:
+            raise invocation_error(self.function, given, error) from None
+        get, kind = found.get_as_object, iree.HalBufferView
+        if self.is_single:
+            return [self.array(0, get(0, kind))]
+        return [self.array(i, get(i, kind)) for i in range(self.count)]
+
+    def array(
+        self,
+        result: int,
+        view: Any,
+        lease: Lease | None = None,
+        pending: dispatch.Pending | None = None,
+    ) -> Array:
+        """A result as the caller gets it."""
+        shape, dtype = self.known[result] or (tuple(view.shape), self.outputs[result].dtype)
+        return Array(view, shape, dtype, lease, self.device, pending)
+
+    def taken(self, i: int, leaf: np.ndarray, keep: list[Any]) -> Any:
+        """The buffer view of a NumPy argument: its own memory where IREE can read that, else a
+        copy. The same array at the same position again is not imported again (B12).
+        """
+        found = self.imports[i]
+        if found is not None and found.is_of(leaf):
+            keep.append(leaf)
+            return found.view
+        if not can_borrow(leaf):
+            return copy_to(self.module.device, leaf)
+        buffer, view = imported(self.allocator, leaf)
+        self.imports[i] = Import(leaf, view)
+        keep.append(buffer)
+        return view
+
+    def check_devices(self, leaves: Sequence[Any]) -> None:
+        """B18: raise where inputs are on several devices, or on another than the function's."""
+        placed = [
+            (name, leaf.device)
+            for name, leaf in zip(self.names, leaves, strict=True)
+            if isinstance(leaf, Array)
+        ]
+        if all(device == self.device for _, device in placed):
+            return
+        first, on = placed[0]
+        other = next(((name, device) for name, device in placed if device != on), None)
+        got = f"'{first}' on {on}" + (f" and '{other[0]}' on {other[1]}" if other else "")
+        raise ArgumentError(
+            f"'{self.name}' expected all inputs on one device, {self.device}, got {got}; move them "
+            "with gradopt.device_put"
+        )
+
+    def check_donated(self, leaves: Sequence[Any]) -> None:
         """Raise where an array is donated and given again."""
         arrays = [id(leaf) for leaf in leaves if isinstance(leaf, Array)]
         for i in self.donated:
@@ -94,33 +212,88 @@ def _in_place(about: dict[str, str]) -> set[int]:
 class Call:
     """One call: the memory it takes from pools and donated arrays, and where that goes after it."""
 
-    def __init__(self, executable: Executable) -> None:
+    def __init__(
+        self, executable: Executable, leaves: Sequence[Any], out: Destinations | None
+    ) -> None:
         self.executable = executable
+        self.leaves = leaves
+        self.out = out
         self.donations: dict[int, Donation] = {}
-        self.lent: list[tuple[list[Any], Any]] = []  # pools, and what goes back there at the end
-        self.keep: list[Any] = []
+        self.arena: Any = None
+        self.keep: list[Any] = []  # as long as the call runs
+        self.after: list[dispatch.Pending] = []  # the calls that make the arguments
+        self.direct: set[int] = set()  # results that are written to the caller's array at once
+        self.is_lent = False  # whether the call uses memory that the caller may change after it
 
-    def run(self, leaves: list[Any]) -> list[tuple[Any, Lease | None]]:
-        """The results' buffer views, and the leases of those that go back to a pool."""
+    def perform(self) -> list[Any]:
+        """The results, when the call has run or is submitted; the caller's arrays among them."""
+        self.executable.check_devices(self.leaves)
+        try:
+            found, pending = self._run()
+        except BaseException:
+            for donation in self.donations.values():  # donated arrays are as they were
+                donation.undo()
+            raise
+        finally:
+            if self.arena is not None:
+                self.executable.arenas.append(self.arena)
+        arrays = [
+            self.executable.array(i, view, lease, pending) for i, (view, lease) in enumerate(found)
+        ]
+        return arrays if self.out is None else self._deliver(arrays, pending)
+
+    def _run(self) -> tuple[list[tuple[Any, Lease | None]], dispatch.Pending | None]:
+        """The results' buffer views, the leases of those that go back to a pool, and the call's
+        end, if it has not come.
+        """
         e = self.executable
-        if e.donated:
-            e.check_donated(leaves)
-            for i in e.donated:
-                if isinstance(leaves[i], Array):
-                    self.donations[i] = leaves[i].give_up()
+        self._take_donations()
+        if e.writes and not e.is_async:
+            dispatch.settle()
         overwritten: dict[int | None, tuple[Any, Lease | None]] = {}
-        arguments = [self._argument(i, leaf, overwritten) for i, leaf in enumerate(leaves)]
+        given = iree.VmVariantList(len(self.leaves) + len(e.places) + 3)
+        for i, leaf in enumerate(self.leaves):
+            given.push_ref(self._argument(i, leaf, overwritten))
         places = [overwritten[p] if p in overwritten else self._place(r) for r, p in e.places]
-        arguments += [view for view, _ in places]
+        for view, _ in places:
+            given.push_ref(view)
         if e.is_static:
-            arguments.append(self._borrow(e.arenas, lambda a: allocate_arena(a, e.arena_size)))
-        returned = e.module.call(e.function, arguments, len(e.outputs))
-        found: list[tuple[Any, Lease | None]] = [(view, None) for view in returned]
-        for (result, position), place in zip(e.places, places, strict=True):
-            found[result] = place
+            self.arena = _pop(e.arenas) or allocate_arena(e.allocator, e.arena_size)
+            given.push_ref(self.arena)
+        returned = iree.VmVariantList(len(e.outputs))
+        pending = self._invoke(given, returned)
+        found: list[tuple[Any, Lease | None]] = [
+            (returned.get_as_object(i, iree.HalBufferView), None) for i in range(len(e.outputs))
+        ]
+        for (result, position), where in zip(e.places, places, strict=True):
+            found[result] = where
             if position in self.donations and position not in e.in_place:
                 self._adopt(self.donations[position], e.pools[result])
-        return found
+        return found, pending
+
+    def _invoke(self, given: Any, returned: Any) -> dispatch.Pending | None:
+        e = self.executable
+        if not e.is_async:
+            for call in self.after:
+                call.wait()
+            dispatch.check_process()
+            e.module.run_now(e.function, given, returned)
+            return None
+        pending = dispatch.Pending(e.module.device, e.name)
+        pending.keep = given, self.keep
+        e.module.submit(e.function, given, returned, pending, self.after, e.writes)
+        if self.is_lent:
+            pending.wait()
+            return None
+        return pending
+
+    def _take_donations(self) -> None:
+        e = self.executable
+        if e.donated:
+            e.check_donated(self.leaves)
+        for i in e.donated:
+            if isinstance(self.leaves[i], Array):
+                self.donations[i] = self.leaves[i].give_up()
 
     def _argument(
         self, i: int, leaf: Any, overwritten: dict[int | None, tuple[Any, Lease | None]]
@@ -130,38 +303,56 @@ class Call:
         """
         e = self.executable
         donation = self.donations.get(i)
+        if isinstance(leaf, Array) and leaf._pending is not None:
+            self.after.append(leaf._pending)
         if i in e.in_place:
             if donation is not None and donation.is_free:
                 overwritten[i] = donation.view, donation.lease
             else:
-                overwritten[i] = self._place(e.result_of[i])
-                old = leaf if donation is None else contents(donation.view, leaf.dtype)
+                overwritten[i] = self._new_place(e.result_of[i])
+                dispatch.settle()  # the host writes to memory out of a pool
+                old: Any = leaf if donation is None else contents(donation.view, leaf.dtype)
                 fill(overwritten[i][0], old)
             return overwritten[i][0]
         if donation is not None:
             return donation.view
         if isinstance(leaf, Array):
             return leaf.buffer_view()
-        allocator = e.module.device.allocator
         if i in e.result_of or (e.is_static and not can_borrow(leaf)):
-            pool = e.pools[e.result_of[i]] if i in e.result_of else e.staging[i]
-            view = self._borrow(pool, lambda a: allocate(a, leaf.shape, leaf.dtype))
-            fill(view, leaf)
-            return view
-        return borrow(allocator, leaf, self.keep)
+            return self._staged(i, leaf)
+        self.is_lent = self.is_lent or can_borrow(leaf)
+        return e.taken(i, leaf, self.keep)
 
-    def _place(self, result: int) -> tuple[Any, Lease]:
-        """Memory for a result."""
+    def _staged(self, i: int, leaf: np.ndarray) -> Any:
+        """A copy of a NumPy argument, in memory that the call after this one uses again."""
+        e = self.executable
+        pool = e.staging[i]
+        view = _pop(pool) or allocate(e.allocator, leaf.shape, leaf.dtype)
+        self.keep.append(Lease(view, pool))
+        fill(view, leaf)
+        return view
+
+    def _place(self, result: int) -> tuple[Any, Lease | None]:
+        """Memory for a result: the caller's, if that can be written to while inputs are read."""
+        array = None if self.out is None else self.out.arrays[result]
+        if self.out is None or array is None or result in self.out.shared:
+            return self._new_place(result)
+        if isinstance(array, Array):
+            self.direct.add(result)
+            return array.buffer_view(), array._lease
+        if not can_borrow(array):
+            return self._new_place(result)
+        self.direct.add(result)
+        self.is_lent = True
+        buffer, view = imported(self.executable.allocator, array)
+        self.keep.append(buffer)
+        return view, None
+
+    def _new_place(self, result: int) -> tuple[Any, Lease]:
         e = self.executable
         spec, pool = e.outputs[result], e.pools[result]
-        view = _pop(pool) or allocate(e.module.device.allocator, spec.shape, spec.dtype)  # type: ignore[arg-type]
+        view = _pop(pool) or allocate(e.allocator, spec.shape, spec.dtype)  # type: ignore[arg-type]
         return view, Lease(view, pool)
-
-    def _borrow(self, pool: list[Any], make: Callable[[Any], Any]) -> Any:
-        """Memory for the time of the call."""
-        found = _pop(pool) or make(self.executable.module.device.allocator)
-        self.lent.append((pool, found))
-        return found
 
     def _adopt(self, donation: Donation, pool: list[Any]) -> None:
         """Keep a donated array's memory for the next call, unless it goes to another pool, or
@@ -170,15 +361,13 @@ class Call:
         if donation.is_free and donation.lease is None and not pool:
             pool.append(donation.view)
 
-    def undo(self) -> None:
-        """The call failed: donated arrays are as they were."""
-        for donation in self.donations.values():
-            donation.undo()
-
-    def close(self) -> None:
-        """The call is over."""
-        for pool, view in self.lent:
-            pool.append(view)
+    def _deliver(self, found: list[Array], pending: dispatch.Pending | None) -> list[Any]:
+        """The caller's arrays with the results in them, and the other results."""
+        assert self.out is not None
+        for i in self.direct:
+            if isinstance(self.out.arrays[i], Array):
+                self.out.arrays[i]._pending = pending
+        return self.out.fill(found, self.direct)
 
 
 def _pop(pool: list[Any]) -> Any:

@@ -26,6 +26,7 @@ from ..lowering.marks import NULL, storage_of_results
 from .arguments import check_types, not_arrays, positional
 from .binding import bind, mark, signature_of
 from .device import Array
+from .dlpack import from_other
 from .executable import Executable
 from .options import GradReq, Options, check_requests
 from .recent import Recent
@@ -56,6 +57,7 @@ def compile(  # noqa: A001 - go.compile
     memory_budget: float | int | str | None = None,
     remat: str | None = None,
     disk_cache: bool = True,
+    donate_strict: bool = False,
 ) -> Any:
     """Compile a Python function or a graph for a target; the result is called like the function.
 
@@ -65,7 +67,8 @@ def compile(  # noqa: A001 - go.compile
     numbers, or nested containers of them, and for each mode. Results are `Array`s, which NumPy
     reads in place. A compiled Python function called in a trace becomes part of what is traced.
     `donate` lists positions of arguments that the caller gives up: results of the same types are
-    written into their storage, without allocating, and the donated arrays cannot be used again.
+    written into their storage, without allocating, and the donated arrays cannot be used again;
+    with `donate_strict=True` a donated array that no result can use is a DonationError.
     `param` lists the positions of arguments that are trained, `data` those of the others; together
     they name each one once.
     `grad_req` says which gradients `vjp` and `backward` give: "write", "add" (to arrays that the
@@ -90,6 +93,7 @@ def compile(  # noqa: A001 - go.compile
     options = Options.of(
         target=target,
         donate=donate,
+        donate_strict=donate_strict,
         data=data,
         param=param,
         grad_req=grad_req,
@@ -151,22 +155,43 @@ class CachedFunction:
     def grad_req(self, grad_req: GradReq) -> None:
         self._grad_req = check_requests(grad_req)
 
-    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+    def __call__(self, *arguments: Any, out: Any = None, **keywords: Any) -> Any:
+        """Call the compiled form for arguments like these; see `compile`."""
         if keywords:
             arguments = positional(self.fn, arguments, keywords)
-        leaves, structure = trees.flatten(arguments)
-        try:
-            leaves = [x if type(x) in (np.ndarray, Array) else as_array(x) for x in leaves]
-        except OpError:
-            if not isinstance(self.fn, Graph) and any(isinstance(x, Tensor) for x in leaves):
-                return self.fn(*arguments)  # in a trace: part of what is being built
-            raise not_arrays(self.fn, arguments) from None
+        leaves, structure = self._leaves(arguments)
+        if structure is None and not isinstance(self.fn, Graph):
+            return self.fn(*arguments)  # in a trace: part of what is being built
         key = self._key(leaves, structure)
         executable = self._bound.get(key)
         if executable is None:
+            if not isinstance(structure, int):  # what was converted, as the arrays it is now
+                arguments = trees.unflatten(structure, leaves)
             with self._lock_of(key):
                 executable = self._bound.get(key) or self._bind(key, arguments)
-        return executable(leaves)
+        return executable(leaves, None if out is None else executable.out_leaves(out))
+
+    def _leaves(self, arguments: tuple[Any, ...]) -> tuple[Sequence[Any], Any]:
+        """The arrays that arguments consist of and the structure they stand in, a number for
+        arguments that are all arrays; no structure in a trace.
+        """
+        for x in arguments:
+            if type(x) is not Array and type(x) is not np.ndarray:
+                break
+        else:
+            return arguments, len(arguments)
+        leaves, structure = trees.flatten(arguments)
+        for i, x in enumerate(leaves):
+            if type(x) is not Array and type(x) is not np.ndarray:
+                try:
+                    leaves[i] = as_array(from_other(x))
+                except OpError:
+                    if not isinstance(self.fn, Graph) and any(
+                        isinstance(x, Tensor) for x in leaves
+                    ):
+                        return leaves, None
+                    raise not_arrays(self.fn, arguments) from None
+        return leaves, structure
 
     # --- recorded calls ---------------------------------------------------------------------------
 
@@ -181,20 +206,18 @@ class CachedFunction:
         """
         if keywords:
             arguments = positional(self.fn, arguments, keywords)
-        leaves, structure = trees.flatten(arguments)
-        if any(isinstance(x, Tensor) for x in leaves):
+        leaves, structure = self._leaves(arguments)
+        if structure is None:
             return vjp(self, *arguments)
-        try:
-            leaves = [x if type(x) in (np.ndarray, Array) else as_array(x) for x in leaves]
-        except OpError:
-            raise not_arrays(self.fn, arguments) from None
         grad_req = self._grad_req
         key = (*self._key(leaves, structure), frozen(grad_req))
         recorded = self._recorded.get(key)
         if recorded is None:
+            if not isinstance(structure, int):  # what was converted, as the arrays it is now
+                arguments = trees.unflatten(structure, leaves)
             with self._lock_of(key):
                 recorded = self._recorded.get(key) or self._record(key, grad_req, arguments)
-        return recorded.record(leaves)
+        return recorded.record(list(leaves))
 
     def forward(self, *arguments: Any, **keywords: Any) -> Any:
         """The results of a call that `backward` on this thread differentiates; see `vjp`."""
@@ -247,9 +270,13 @@ class CachedFunction:
 
     # --- signatures -------------------------------------------------------------------------------
 
-    def _key(self, leaves: list[Any], structure: Any) -> Any:
+    def _key(self, leaves: Sequence[Any], structure: Any) -> Any:
         """What a call has in common with those that run the same code."""
-        return (self._mode(), structure, *((leaf.shape, leaf.dtype) for leaf in leaves))
+        key = [self.options.mode or current_mode(), structure]
+        for leaf in leaves:
+            key.append(leaf.shape)
+            key.append(leaf.dtype)
+        return tuple(key)
 
     def _mode(self) -> str:
         return self.options.mode or current_mode()
@@ -396,6 +423,7 @@ class CachedFunction:
             disk_cache=self.options.disk_cache,
             parts={"mode": key[0]},
             history=self._history,
+            donate_strict=self.options.donate_strict,
         )
         if self.options.static_alloc and not executable.is_static and not self._warned:
             self._warned = True
@@ -421,7 +449,7 @@ class CachedFunction:
                 got = f"argument '{argument}' of type {other}, before it was {spec}"
                 break
         else:
-            got = f"{len(found)} arrays in {key[1]}, before it was {len(specs)} in {first[1]}"
+            got = f"{len(found)} arrays in another structure than the {len(specs)} before"
         raise ArgumentError(
             f"'{name}' with static_shape=True expected arguments of one structure and type, got "
             f"{got}; compile it without static_shape"

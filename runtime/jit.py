@@ -18,18 +18,20 @@ from typing import Any
 
 import numpy as np
 
-from ..dialect import trees
 from ..dialect.control import symbols
 from ..dialect.function_graph import FunctionGraph
 from ..dialect.graph import Graph
 from ..dialect.mlir import DYNAMIC, ExecutionEngine, ir
-from ..dialect.types import TensorSpec, bfloat16
+from ..dialect.types import TensorSpec
 from ..errors import ArgumentError, CompileError, PassError
 from ..lowering import pipeline
 from ..lowering.marks import DISAGREE
 from ..lowering.memref import ALLOCATED, ARENA, FAILURES, INPUTS, RESULTS
 from ..lowering.target import Target
-from .device import ALIGNMENT, Array, allocate, copy_in, device, disagreement
+from . import dispatch
+from .buffers import ALIGNMENT, allocate, contents, copy_in
+from .device import Array, device, disagreement
+from .device import place as place_of
 from .executable import Executable
 
 OPTIMIZATION = 0
@@ -245,22 +247,20 @@ class JitExecutable(Executable):
         is_static: bool,
         remat: str = "",
     ) -> None:
-        self.name = graph.name
-        self.names = graph.input_names
-        self.inputs = graph.input_specs
-        self.outputs = graph.output_specs
-        self.out_tree = graph.out_tree
-        self.donated = donated
-        self.is_static = is_static
+        self._describe(graph, donated, is_static, place_of(target.driver))
         self.in_place: set[int] = set()
         self.allocator = device(target.driver).allocator
         lowered, _ = pipeline.lower(graph.module, target, remat)
         self.module = JitModule(lowered, graph.name)
         self.function = self.module.functions[graph.name]
 
-    def __call__(self, leaves: list[Any]) -> Any:
+    def __call__(self, leaves: Sequence[Any], out: Sequence[Any] | None = None) -> Any:
+        """As an Executable; results are computed elsewhere and copied to `out`."""
+        destinations = self.destinations(leaves, out)
+        self.check_devices(leaves)
         if self.donated:
             self.check_donated(leaves)
+            dispatch.settle()  # calls that read what is overwritten
         views: dict[int, Any] = {}  # address -> the buffer view that owns the memory
 
         def new(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
@@ -272,12 +272,10 @@ class JitExecutable(Executable):
             if isinstance(leaves[position], Array):
                 leaves[position].give_up()
         results = [
-            Array(views[a.ctypes.data], a.shape, a.dtype)
-            if a.ctypes.data in views
-            else Array(copy_in(self.allocator, a), a.shape, a.dtype)
+            Array(views.get(a.ctypes.data) or copy_in(self.allocator, a), a.shape, a.dtype)
             for a in found
         ]
-        return tuple(results) if self.out_tree is None else trees.unflatten(self.out_tree, results)
+        return self.tree(results if destinations is None else destinations.fill(results))
 
     def _input(self, position: int, leaf: Any, views: dict[int, Any]) -> np.ndarray:
         """An input's memory; a copy where a result takes its place and it is the caller's, or is
@@ -287,14 +285,13 @@ class JitExecutable(Executable):
             array = np.asarray(leaf, order="C")
             return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
         if isinstance(leaf, Array) and not leaf.is_shared():
-            return mapped(leaf.buffer_view(), leaf.dtype, views)
+            return mapped(leaf.block_until_ready().buffer_view(), leaf.dtype, views)
         return mapped(copy_in(self.allocator, np.asarray(leaf)), leaf.dtype, views)
 
 
 def mapped(view: Any, dtype: np.dtype, views: dict[int, Any]) -> np.ndarray:
     """The memory of a buffer view as an array; `views` notes whose it is."""
-    bits = np.dtype(np.uint16) if dtype == bfloat16 else dtype
-    array = view.get_buffer().map().asarray(tuple(view.shape), bits).view(dtype)
+    array = contents(view, dtype)
     if array.size:
         views[array.ctypes.data] = view
     return array

@@ -22,6 +22,7 @@ class Options:
 
     target: Target
     donate: tuple[int, ...] = ()
+    donate_strict: bool = False
     data: tuple[int, ...] | None = None
     param: tuple[int, ...] | None = None
     grad_req: GradReq = None
@@ -37,6 +38,7 @@ class Options:
         *,
         target: str,
         donate: int | Sequence[int],
+        donate_strict: bool,
         data: int | Sequence[int] | None,
         param: int | Sequence[int] | None,
         grad_req: GradReq,
@@ -60,6 +62,7 @@ class Options:
         options = cls(
             find_target(target),
             positions("donate", donate),
+            donate_strict,
             None if data is None else positions("data", data),
             None if param is None else positions("param", param),
             check_requests(grad_req),
@@ -87,6 +90,7 @@ class Options:
         kind, _, value = self.remat.partition("=")
         return {
             "target": self.target.name,
+            "donate_strict": self.donate_strict,
             "static_alloc": self.static_alloc,
             "static_shape": self.static_shape,
             "memory_budget": value if kind == "budget" else None,

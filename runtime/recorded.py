@@ -12,7 +12,9 @@ from ..dialect.graph import Graph
 from ..dialect.types import TensorSpec
 from ..errors import ArgumentError, GradientError
 from ..lowering.marks import ADD, NULL
-from .device import Array, contents, copy_in, fill
+from . import dispatch
+from .buffers import copy_in
+from .device import Array
 from .executable import Executable
 
 if TYPE_CHECKING:
@@ -64,13 +66,9 @@ class Differentiable:
         return tuple(leaves) if self.in_tree is None else trees.unflatten(self.in_tree, leaves)
 
     def _own(self, array: np.ndarray) -> Array:
+        dtype = array.dtype.newbyteorder("=") if not array.dtype.isnative else array.dtype
         view = copy_in(self.forward.allocator, array)
-        return Array(view, array.shape, view_dtype(array.dtype))
-
-
-def view_dtype(dtype: np.dtype) -> np.dtype:
-    """The type in the byte order of the machine."""
-    return dtype if dtype.isnative else dtype.newbyteorder("=")
+        return Array(view, array.shape, dtype, None, self.forward.device)
 
 
 class Pullback:
@@ -124,19 +122,17 @@ class Pullback:
         totals = [places[i] for i in recording.added]
         start = len(kept) + len(cts)
         given = list(totals)
-        held: list[tuple[Array, Any, Any] | None] = [None] * len(totals)
-        for n, total in enumerate(totals):
-            if isinstance(total, Array) and start + n in of.backward.in_place:
-                held[n] = total, total.buffer_view(), total._lease
-            elif isinstance(total, Array):
+        held = [(t.buffer_view(), t._lease) if isinstance(t, Array) else None for t in totals]
+        for n, total in enumerate(totals):  # donated only where the sum comes in the same memory
+            if isinstance(total, Array) and start + n not in of.backward.in_place:
                 given[n] = total.numpy()
         found = of.backward([*kept, *cts, *given])
         for i, gradient in zip(recording.wrt, found, strict=True):
             gradients[i] = gradient
-        for i, before in zip(recording.added, held, strict=True):
-            if before is not None:
-                _put_back(*before, gradients[i])
-                gradients[i] = before[0]
+        for n, i in enumerate(recording.added):
+            if isinstance(given[n], Array):
+                _put_back(given[n], held[n], gradients[i])
+                gradients[i] = given[n]
         for i in recording.wrt:
             if places[i] is not None and gradients[i] is not places[i]:
                 _write(places[i], gradients[i])
@@ -227,15 +223,18 @@ class Pullback:
             raise ArgumentError(f"{what} an array that can be written to for '{name}'")
 
 
-def _put_back(total: Array, view: Any, lease: Any, result: Array) -> None:
+def _put_back(total: Array, held: Any, result: Array) -> None:
     """Have an array that was donated hold the result, in the memory that it had."""
-    if result._view is not view:
-        fill(view, contents(result._view, result.dtype))
-    total._view, total._lease = view, lease
+    if result._view is held[0]:
+        total.take_over(result)
+    else:  # NumPy reads the array, so that the result was computed elsewhere
+        total._view, total._lease = held
+        total.assign(result.numpy())
 
 
 def _write(place: Any, gradient: Array) -> None:
     if isinstance(place, Array):
-        fill(place.buffer_view(), gradient.numpy())
+        place.assign(gradient.numpy())
     else:
+        dispatch.settle()  # nobody reads what was there before
         np.copyto(place, gradient.numpy())

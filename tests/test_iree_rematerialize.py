@@ -17,8 +17,9 @@ from gradopt.dialect.mlir import ir
 from gradopt.lowering import pipeline
 from gradopt.lowering.liveness import analyse
 from gradopt.lowering.target import target
+from gradopt.runtime.buffers import copy_in
 from gradopt.runtime.compiler import compile_linalg
-from gradopt.runtime.device import copy_in, instance
+from gradopt.runtime.device import instance
 
 pytestmark = pytest.mark.compiler
 

@@ -148,7 +148,7 @@ def test_target_device_cpu_and_flags(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [str(c) for c in changes(before, signed(on=other))] == ["target: was cpu, is gpu"]
     other = Target("cpu", "cuda", cpu.flags, cpu.ladder)
     assert [str(c) for c in changes(before, signed(on=other))] == [
-        "device: was local-task, is cuda"
+        "device: was local-sync, is cuda"
     ]
     other = Target("cpu", cpu.driver, (*cpu.flags, "--iree-new"), cpu.ladder)
     (found,) = changes(before, signed(on=other))
