@@ -27,6 +27,7 @@ from ..lowering.target import target as find_target
 from .arguments import check_types, not_arrays, positional
 from .binding import bind, mark
 from .compiler import plan_linalg
+from .composed import INLINE_LIMIT, call_in_trace, checked_limit
 from .device import Array
 from .executable import Executable
 from .memory import MemoryReport
@@ -41,6 +42,7 @@ def compile(  # noqa: A001 - go.compile
     memory_budget: float | int | str | None = None,
     remat: str | None = None,
     disk_cache: bool = True,
+    inline_limit: int = INLINE_LIMIT,
 ) -> Any:
     """Compile a Python function or a graph for a target; the result is called like the function.
 
@@ -71,12 +73,15 @@ def compile(  # noqa: A001 - go.compile
             memory_budget=memory_budget,
             remat=remat,
             disk_cache=disk_cache,
+            inline_limit=inline_limit,
         )
     donated = (donate,) if isinstance(donate, int) else tuple(donate)
     if not all(isinstance(position, int) for position in donated):
         raise ArgumentError(f"donate expected positions of arguments, got {donate!r}")
     options = rematerialization(memory_budget, remat)
-    return CachedFunction(fn, find_target(target), donated, disk_cache, static_alloc, options)
+    function = CachedFunction(fn, find_target(target), donated, disk_cache, static_alloc, options)
+    function.inline_limit = checked_limit(inline_limit)
+    return function
 
 
 def rematerialization(memory_budget: Any = None, remat: str | None = None) -> str:
@@ -125,6 +130,7 @@ class CachedFunction:
         self.disk_cache = disk_cache
         self.remat = remat
         self.static_alloc = static_alloc
+        self.inline_limit = INLINE_LIMIT
         self._warned = False
         self._bound: dict[Any, Executable] = {}
         self._lock = threading.Lock()
@@ -136,8 +142,8 @@ class CachedFunction:
         try:
             leaves = [x if type(x) in (np.ndarray, Array) else as_array(x) for x in leaves]
         except OpError:
-            if not isinstance(self.fn, Graph) and any(isinstance(x, Tensor) for x in leaves):
-                return self.fn(*arguments)  # in a trace: part of what is being built
+            if any(isinstance(x, Tensor) for x in leaves):
+                return call_in_trace(self.fn, arguments, self, self.inline_limit)
             raise not_arrays(self.fn, arguments) from None
         key = (structure, *((leaf.shape, leaf.dtype) for leaf in leaves))
         executable = self._bound.get(key)
