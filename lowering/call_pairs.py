@@ -57,12 +57,60 @@ class CallPairs:
         self.differentiation = differentiation
         self.functions = differentiation.functions
         self.pairs: dict[Any, Pair] = {}
+        self.bodies: dict[str, func.FuncOp] = {}
         self.dependences: dict[str, tuple[list[int], list[int]]] = {}
 
     def is_paired(self, op: func.CallOp) -> bool:
         """Whether a call is of a function that is derived by itself."""
         callee = self.functions.get(callee_of(op))
         return callee is not None and COMPILED in callee.attributes and not has_rule(callee)
+
+    # --- bodies -----------------------------------------------------------------------------------
+
+    def body(self, name: str) -> func.FuncOp:
+        """A function with the body as it is differentiated, in ops that have rules; made once, and
+        removed at the end.
+        """
+        if name not in self.bodies:
+            callee = self.functions[name]
+            make, kinds = self.differentiation.private_function, callee.type
+            with callee.location:
+                args = kinds.inputs, kinds.results, argument_names(callee)
+                function = make(f"{name}_body", *args)
+                block = function.entry_block
+                with Builder(ir.InsertionPoint(block), callee.location):
+                    with ir.InsertionPoint(block):
+                        inputs = list(block.arguments)
+                        results = clone_body(self.functions, callee, inputs, keep=is_kept)
+                    results = self.differentiation.prepared(block, results)
+                    with ir.InsertionPoint(block):
+                        func.ReturnOp(results)
+            self.bodies[name] = function
+        return self.bodies[name]
+
+    def remove_bodies(self) -> None:
+        """Nothing is derived any more."""
+        for function in self.bodies.values():
+            del self.functions[function.name.value]
+            function.operation.erase()
+
+    def use_operands(self, block: ir.Block, values: list[ir.Value]) -> list[ir.Value]:
+        """Have readers of results that are operands of their call, or earlier results of it, read
+        those; returns what stands for `values`.
+        """
+        for op in block.operations:
+            if not isinstance(op, func.CallOp) or not self.is_paired(op):
+                continue
+            returned = list(single_block(self.body(callee_of(op))).operations)[-1].operation
+            known = dict(
+                zip(self.body(callee_of(op)).entry_block.arguments, op.operands, strict=True)
+            )
+            for value, result in zip(returned.operands, op.results, strict=True):
+                other = known.setdefault(value, result)
+                if other != result:
+                    values = [other if v == result else v for v in values]
+                    result.replace_all_uses_with(other)
+        return values
 
     # --- what depends on what ---------------------------------------------------------------------
 
@@ -85,7 +133,7 @@ class CallPairs:
         gradients, and in whatever way.
         """
         if name not in self.dependences:
-            block = single_block(self.functions[name])
+            block = self.body(name).entry_block
             through = {a: 1 << i for i, a in enumerate(block.arguments)}
             anyhow = dict(through)
             for op in block.operations:
@@ -106,10 +154,7 @@ class CallPairs:
         """The dependence of what a call calls, if its body is differentiated in its place."""
         if not isinstance(op, func.CallOp):
             return None
-        callee = self.functions[callee_of(op)]
-        if callee.is_external or has_rule(callee):
-            return None
-        return self.dependence(callee.name.value)
+        return self.dependence(callee_of(op)) if self.is_paired(op) else None
 
     # --- the rule ---------------------------------------------------------------------------------
 
@@ -150,14 +195,13 @@ class CallPairs:
     ) -> Pair:
         """Write out body and backward in one block, then part it."""
         make = self.differentiation.private_function
-        kinds, names = callee.type, argument_names(callee)
+        body, kinds, names = self.body(callee.name.value), callee.type, argument_names(callee)
         function = make(f"{callee.name.value}_forward", kinds.inputs, kinds.results, names)
         block, location = function.entry_block, ir.Location.current
         inputs = list(block.arguments)
         with Builder(ir.InsertionPoint(block), location):
             with ir.InsertionPoint(block):
-                results = clone_body(self.functions, callee, inputs, keep=is_kept)
-            results = self.differentiation.prepared(block, results)
+                results = clone_body(self.functions, body, inputs, keep=lambda inner: True)
             cts = [
                 block.add_argument(results[i].type, ir.Location.name(f"ct{i}", location))
                 for i in heads

@@ -85,6 +85,7 @@ class Differentiation:
         for name in callees_first(self.functions, self.named):
             if not self.functions[name].is_external:
                 self.expand(self.functions[name])
+        self.pairs.remove_bodies()
 
     def named(self, function: func.FuncOp) -> list[str]:
         """The functions that a function calls or differentiates, last one first."""
@@ -206,7 +207,8 @@ class Differentiation:
         """Have a block consist of ops that have gradient rules; returns what stands for `values`."""
         values = expand(block, needs_rule, values)
         values = use_forward_functions(self.functions, block, values)
-        return use_saving_functions(self.functions, block, values, self.private_function)
+        values = use_saving_functions(self.functions, block, values, self.private_function)
+        return self.pairs.use_operands(block, values)
 
     def _check_reachable(
         self, request: Request, gradients: list[Any], location: ir.Location
