@@ -49,6 +49,8 @@ class BatchNormTrainOp(Op, name="batch_norm_train"):
     new_mean: Result
     new_var: Result
 
+    STATES = ("mean", "var")
+
     @classmethod
     def infer(
         cls,
@@ -128,6 +130,8 @@ class BatchNormInferOp(Op, name="batch_norm_infer"):
     channel_axis: Int
     eps: Float = 1e-5
     y: Result
+
+    STATES = ("mean", "var")
 
     @classmethod
     def infer(
