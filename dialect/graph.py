@@ -12,7 +12,7 @@ import re
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -99,6 +99,23 @@ class Graph(builders.Builder):
     def auxiliary(self, name: str, shape: Any = (), dtype: Any = "float32") -> Tensor:
         """A new input that is a state, such as running statistics: it gets no gradient."""
         return self.input(name, shape, dtype, role=AUXILIARY)
+
+    def set_auxiliary(self, arguments: Sequence[int]) -> None:
+        """Make the inputs auxiliary that the arguments at these positions of the traced function
+        consist of. Raises TraceError for positions that it has not.
+        """
+        counts = [tree.num_leaves for tree in self.in_tree.children()]
+        for position in arguments:
+            if isinstance(position, bool) or not 0 <= position < len(counts):
+                raise TraceError(
+                    f"auxiliary expected positions of the {len(counts)} arguments of "
+                    f"'{self.name}', got {position!r}"
+                )
+            self._unseal()
+            start = sum(counts[:position])
+            for i in range(start, start + counts[position]):
+                self._inputs[i] = self._inputs[i][0], AUXILIARY
+        self.finish()
 
     def output(self, *results: Any) -> None:
         """Append results of the function: tensors, numbers, or nested containers of them."""

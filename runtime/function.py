@@ -29,6 +29,7 @@ from .binding import bind, mark
 from .compiler import plan_linalg
 from .composed import INLINE_LIMIT, call_in_trace, checked_limit
 from .device import Array
+from .dynamic import Dynamic
 from .executable import Executable
 from .memory import MemoryReport
 
@@ -43,6 +44,8 @@ def compile(  # noqa: A001 - go.compile
     remat: str | None = None,
     disk_cache: bool = True,
     inline_limit: int = INLINE_LIMIT,
+    auxiliary: int | Sequence[int] = (),
+    dynamic: Any = None,
 ) -> Any:
     """Compile a Python function or a graph for a target; the result is called like the function.
 
@@ -53,6 +56,11 @@ def compile(  # noqa: A001 - go.compile
     compiled Python function called in a trace becomes part of what is traced.
     `donate` lists positions of arguments that the caller gives up: results of the same types are
     written into their storage, without allocating, and the donated arrays cannot be used again.
+    `dynamic` leaves extents of arguments open, so that one module serves all sizes:
+    `{"x": {0: "batch"}, "y": {0: "batch"}}` (axes of one name agree, which calls check).
+    `auxiliary` lists positions of arguments that are states and get no gradient.
+    Called in a trace the function is one call, traced and differentiated once for each signature;
+    with at most `inline_limit` ops it becomes part of what is traced there.
     `memory_budget`, bytes (1_000_000, "12MiB") or a fraction of what the function needs (0.5),
     makes it compute values anew instead of keeping them, as little as fits; PassError where it
     cannot.
@@ -74,6 +82,8 @@ def compile(  # noqa: A001 - go.compile
             remat=remat,
             disk_cache=disk_cache,
             inline_limit=inline_limit,
+            auxiliary=auxiliary,
+            dynamic=dynamic,
         )
     donated = (donate,) if isinstance(donate, int) else tuple(donate)
     if not all(isinstance(position, int) for position in donated):
@@ -81,6 +91,10 @@ def compile(  # noqa: A001 - go.compile
     options = rematerialization(memory_budget, remat)
     function = CachedFunction(fn, find_target(target), donated, disk_cache, static_alloc, options)
     function.inline_limit = checked_limit(inline_limit)
+    function.auxiliary = (auxiliary,) if isinstance(auxiliary, int) else tuple(auxiliary)
+    function.dynamic = None if dynamic is None else Dynamic(dynamic)
+    if dynamic is not None and isinstance(fn, Graph):
+        raise ArgumentError("dynamic expected a function, got a graph; give its inputs None extents")
     return function
 
 
@@ -131,6 +145,8 @@ class CachedFunction:
         self.remat = remat
         self.static_alloc = static_alloc
         self.inline_limit = INLINE_LIMIT
+        self.auxiliary: tuple[int, ...] = ()
+        self.dynamic: Dynamic | None = None
         self._warned = False
         self._bound: dict[Any, Executable] = {}
         self._lock = threading.Lock()
@@ -143,9 +159,14 @@ class CachedFunction:
             leaves = [x if type(x) in (np.ndarray, Array) else as_array(x) for x in leaves]
         except OpError:
             if any(isinstance(x, Tensor) for x in leaves):
-                return call_in_trace(self.fn, arguments, self, self.inline_limit)
+                return call_in_trace(
+                    self.fn, arguments, self, self.inline_limit, self.auxiliary
+                )
             raise not_arrays(self.fn, arguments) from None
-        key = (structure, *((leaf.shape, leaf.dtype) for leaf in leaves))
+        if self.dynamic is not None:
+            key = (structure, *self.dynamic.types(self.fn, arguments))
+        else:
+            key = (structure, *((leaf.shape, leaf.dtype) for leaf in leaves))
         executable = self._bound.get(key)
         if executable is None:
             with self._lock:
@@ -163,7 +184,11 @@ class CachedFunction:
         if isinstance(self.fn, Graph):
             self.fn.finish()
             return self.fn
-        return trace(self.fn, *specs)
+        if self.dynamic is not None:
+            specs = self.dynamic.specs(self.fn, specs)
+        graph = trace(self.fn, *specs)
+        graph.set_auxiliary(self.auxiliary)
+        return graph
 
     def mlir(self, stage: str, *specs: Any) -> str:
         """The IR for arguments like `specs` at a stage: graph, differentiated, simplified,
