@@ -133,6 +133,7 @@ from .dialect.logic import (
     where,
 )
 from .dialect.loss import cross_entropy, nll_loss
+from .dialect.masked import masked_mean, masked_sum
 from .dialect.nn import dropout, log_softmax, softmax
 from .dialect.norm import group_norm, instance_norm, layer_norm, rms_norm
 from .dialect.padding import pad
@@ -224,6 +225,7 @@ from .dialect.types import TensorSpec
 from .lowering import services
 from .lowering.residuals import print_residuals, residuals
 from .runtime.artifact import export
+from .runtime.bucketed import bucketed
 from .runtime.cache import cache_info
 from .runtime.device import Array, device_put
 from .runtime.function import CachedFunction, compile

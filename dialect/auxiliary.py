@@ -29,7 +29,8 @@ def auxiliary_inputs(graph: Any) -> list[int]:
     uses = _Uses(functions).of(graph.name)
     about = list(function.arg_attrs) if "arg_attrs" in function.attributes else [{}] * len(uses)
     return [
-        i for i, (used, given) in enumerate(zip(uses, about, strict=True))
+        i
+        for i, (used, given) in enumerate(zip(uses, about, strict=True))
         if used == STATE or _role(given) == AUXILIARY
     ]
 
@@ -83,7 +84,7 @@ class _Uses:
         return [(o, STATE if i in places else OTHER) for i, o in enumerate(operands)]
 
     def _called(self, name: str, operands: list[ir.Value]) -> list[tuple[ir.Value, int]]:
-        """What a call reads; of a derivative's operands those behind the function's own are others."""
+        """What a call reads; a derivative's further operands are no states."""
         uses = self.of(name)
         rest = [OTHER] * (len(operands) - len(uses))
         return list(zip(operands, uses + rest, strict=True))

@@ -175,7 +175,9 @@ class CallPairs:
         replaced = dict(zip(op.operation.results, new.results, strict=False))
         for old, result in replaced.items():
             old.replace_all_uses_with(result)
-        given = [_from(s, list(new.results), operands) for s in pair.reads] + [cts[i] for i in heads]
+        given = [_from(s, list(new.results), operands) for s in pair.reads] + [
+            cts[i] for i in heads
+        ]
         given = list(map(wrap, given))
         made = call(pair.backward, *given) if pair.backward is not None else ()
         return [(i, _from(s, made, given)) for i, s in pair.contributions], replaced
@@ -190,9 +192,7 @@ class CallPairs:
                 self.pairs[key] = self._derive(self.functions[name], wrt, heads)
         return self.pairs[key]
 
-    def _derive(
-        self, callee: func.FuncOp, wrt: tuple[int, ...], heads: tuple[int, ...]
-    ) -> Pair:
+    def _derive(self, callee: func.FuncOp, wrt: tuple[int, ...], heads: tuple[int, ...]) -> Pair:
         """Write out body and backward in one block, then part it."""
         make = self.differentiation.private_function
         body, kinds, names = self.body(callee.name.value), callee.type, argument_names(callee)

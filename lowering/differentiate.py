@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from ..dialect.base import NO_GRADIENT, Op, wrap
+from ..dialect.base import wrap
 from ..dialect.builder import Builder
 from ..dialect.control import (
     COTANGENT,
@@ -29,8 +29,8 @@ from ..dialect.control import (
 )
 from ..dialect.creation import ones_like, zeros_like
 from ..dialect.mlir import func, ir
-from ..dialect.types import TensorSpec, is_float, is_float_type
-from ..errors import OpError, PassError
+from ..dialect.types import is_float
+from .call_pairs import CallPairs
 from .call_rules import (
     FORWARD,
     custom_gradients,
@@ -39,7 +39,6 @@ from .call_rules import (
     rule_functions,
     use_forward_functions,
 )
-from .call_pairs import CallPairs
 from .decompose import expand, needs_rule
 from .inline import callee_of, callees_first, clone_body
 from .passes import failure, gradopt_pass, single_block
@@ -204,7 +203,7 @@ class Differentiation:
         return function
 
     def prepared(self, block: ir.Block, values: list[ir.Value]) -> list[ir.Value]:
-        """Have a block consist of ops that have gradient rules; returns what stands for `values`."""
+        """Have a block consist of ops with gradient rules; returns what stands for `values`."""
         values = expand(block, needs_rule, values)
         values = use_forward_functions(self.functions, block, values)
         values = use_saving_functions(self.functions, block, values, self.private_function)

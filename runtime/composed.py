@@ -31,7 +31,7 @@ from ..dialect.graph import (
 )
 from ..dialect.mlir import func, ir
 from ..dialect.tensor import Tensor
-from ..errors import ArgumentError
+from ..errors import ArgumentError, TraceError
 from .arguments import check_types
 from .device import Array
 
@@ -40,7 +40,7 @@ INLINE_LIMIT = 8
 again as fast as a call of them.
 """
 
-STATIC = (bool, int, float, complex, str, bytes, type, np.generic, np.dtype, enum.Enum)
+Static = bool | int | float | complex | str | bytes | type | np.generic | np.dtype | enum.Enum
 """Arguments that are part of a signature in a trace, as values."""
 
 
@@ -71,31 +71,67 @@ def call_in_trace(
     """
     leaves, structure = trees.flatten(arguments)
     outer = builders.current() or next(x.graph for x in leaves if isinstance(x, Tensor))
-    plain = not isinstance(outer, Graph) or not all(map(_is_fit, leaves))
-    if plain and not isinstance(fn, Graph):
-        return fn(*arguments)  # a rule that is built by a pass, or an argument such as `self`
+    if not isinstance(outer, Graph):
+        raise TraceError(f"'{_name(fn)}' is called by a rule of a pass; call the plain function")
     with outer:
         if isinstance(fn, Graph):
             return _call_graph(outer, fn, leaves, key)
-        given = [leaf if _is_static(leaf) else constant_of(leaf) for leaf in leaves]
+        if not all(isinstance(leaf, Tensor | np.ndarray | Array | Static) for leaf in leaves):
+            return fn(*arguments)  # an object such as `self`, which may be another each time
+        given = [leaf if isinstance(leaf, Static) else constant_of(leaf) for leaf in leaves]
         given = [_stopped(given, structure, auxiliary, i) for i in range(len(given))]
-        tensors = [wrap(outer.adopt(x), outer) for x in given if isinstance(x, Tensor)]
-        signature = key, structure, tuple(map(_kind, given)), tuple(auxiliary)
-        traced = outer.shared.get(signature)
-        if traced is None:
-            traced = _trace(outer, fn, structure, given, set(auxiliary))
-            if not traced.captured and not _is_small(traced, inline_limit):
-                outer.shared[signature] = traced
-        operands = tensors + list(traced.captured)
-        if _is_small(traced, inline_limit):
-            made = _inlined(outer, traced.inner, operands)
-            traced.inner.func.operation.erase()
+        return _call_function(outer, fn, structure, given, key, inline_limit, set(auxiliary))
+
+
+def _call_function(
+    outer: Graph,
+    fn: Callable[..., Any],
+    structure: Any,
+    given: list[Any],
+    key: Any,
+    inline_limit: int,
+    auxiliary: set[int],
+) -> Any:
+    tensors = [wrap(outer.adopt(x), outer) for x in given if isinstance(x, Tensor)]
+    signature = key, structure, tuple(map(_kind, given))
+    traced = outer.shared.get(signature)
+    if traced is None:
+        traced = _trace(outer, fn, structure, given, auxiliary)
+        if not traced.captured and not _is_small(traced, inline_limit):
+            outer.shared[signature] = traced
+    operands = tensors + list(traced.captured)
+    made: Sequence[Any]
+    if _is_small(traced, inline_limit):
+        made = _inlined(outer, traced.inner, operands)
+        traced.inner.func.operation.erase()
+    else:
+        traced.inner.func.attributes[COMPILED] = ir.UnitAttr.get()
+        made = call(traced.inner.func, *operands)
+    sources: dict[str, Sequence[Any]] = {"result": made, "operand": operands}
+    found = [sources[what][v] if what in sources else v for what, v in traced.results]
+    return trees.unflatten(traced.structure, found)
+
+
+def _name(fn: Callable[..., Any] | Graph) -> str:
+    return fn.name if isinstance(fn, Graph) else function_name(fn)
+
+
+def output_names(graph: Graph) -> list[str]:
+    """Readable names of a graph's results: their paths in what the function returns, or the names
+    of the ops that make them.
+    """
+    graph.finish()
+    if graph.out_tree is not None:
+        numbered = trees.unflatten(graph.out_tree, range(graph.out_tree.num_leaves))
+        return [path for path, _ in trees.named_leaves("result", numbered)]
+    found = []
+    for value in list(graph.block.operations)[-1].operation.operands:
+        if isinstance(value.owner, ir.Block):
+            found.append(graph.input_names[ir.BlockArgument(value).arg_number])
         else:
-            traced.inner.func.attributes[COMPILED] = ir.UnitAttr.get()
-            made = call(traced.inner.func, *operands)
-        sources = {"result": made, "operand": operands}
-        found = [sources[w][v] if w in sources else v for w, v in traced.results]
-        return trees.unflatten(traced.structure, found)
+            location = value.owner.location
+            found.append(location.name_str if isinstance(location, ir.NameLoc) else "result")
+    return found
 
 
 def checked_limit(inline_limit: Any) -> int:
@@ -110,14 +146,6 @@ def checked_limit(inline_limit: Any) -> int:
 def constant_of(leaf: Any) -> Tensor:
     """An array as a tensor of what is being built."""
     return leaf if isinstance(leaf, Tensor) else constant(np.asarray(leaf))
-
-
-def _is_static(leaf: Any) -> bool:
-    return isinstance(leaf, STATIC)
-
-
-def _is_fit(leaf: Any) -> bool:
-    return isinstance(leaf, Tensor | np.ndarray | Array) or _is_static(leaf)
 
 
 def _kind(leaf: Any) -> Any:

@@ -83,7 +83,7 @@ def _axes(given: Any) -> Axes:
     if isinstance(given, Mapping):
         axes = {axis: name or "" for axis, name in given.items()}
     elif isinstance(given, Sequence) and not isinstance(given, str):
-        axes = {axis: "" for axis in given}
+        axes = dict.fromkeys(given, "")
     else:
         raise _malformed(given)
     good = all(isinstance(a, int) and isinstance(n, str) for a, n in axes.items())

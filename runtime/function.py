@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..dialect import trees
+from ..dialect.auxiliary import auxiliary_inputs
 from ..dialect.control import symbols
 from ..dialect.creation import as_array
 from ..dialect.graph import Graph, spec_of, trace
@@ -27,7 +28,7 @@ from ..lowering.target import target as find_target
 from .arguments import check_types, not_arrays, positional
 from .binding import bind, mark
 from .compiler import plan_linalg
-from .composed import INLINE_LIMIT, call_in_trace, checked_limit
+from .composed import INLINE_LIMIT, call_in_trace, checked_limit, output_names
 from .device import Array
 from .dynamic import Dynamic
 from .executable import Executable
@@ -94,7 +95,9 @@ def compile(  # noqa: A001 - go.compile
     function.auxiliary = (auxiliary,) if isinstance(auxiliary, int) else tuple(auxiliary)
     function.dynamic = None if dynamic is None else Dynamic(dynamic)
     if dynamic is not None and isinstance(fn, Graph):
-        raise ArgumentError("dynamic expected a function, got a graph; give its inputs None extents")
+        raise ArgumentError(
+            "dynamic expected a function, got a graph; give its inputs None extents"
+        )
     return function
 
 
@@ -159,12 +162,10 @@ class CachedFunction:
             leaves = [x if type(x) in (np.ndarray, Array) else as_array(x) for x in leaves]
         except OpError:
             if any(isinstance(x, Tensor) for x in leaves):
-                return call_in_trace(
-                    self.fn, arguments, self, self.inline_limit, self.auxiliary
-                )
+                return call_in_trace(self.fn, arguments, self, self.inline_limit, self.auxiliary)
             raise not_arrays(self.fn, arguments) from None
         if self.dynamic is not None:
-            key = (structure, *self.dynamic.types(self.fn, arguments))
+            key = (structure, *self.dynamic.types(self.fn, arguments))  # type: ignore[arg-type]
         else:
             key = (structure, *((leaf.shape, leaf.dtype) for leaf in leaves))
         executable = self._bound.get(key)
@@ -189,6 +190,25 @@ class CachedFunction:
         graph = trace(self.fn, *specs)
         graph.set_auxiliary(self.auxiliary)
         return graph
+
+    def input_names(self, *specs: Any) -> list[str]:
+        """Readable names of the arrays in arguments like `specs`: the argument's, then keys, fields
+        and positions.
+        """
+        return self.trace(*specs).input_names
+
+    def output_names(self, *specs: Any) -> list[str]:
+        """Readable names of the results for arguments like `specs`: "result", then keys, fields and
+        positions; for a graph the names of the ops that make them.
+        """
+        return output_names(self.trace(*specs))
+
+    def auxiliary_names(self, *specs: Any) -> list[str]:
+        """The names of those inputs that are states and get no gradient: arguments declared
+        `auxiliary`, and running statistics of normalization.
+        """
+        graph = self.trace(*specs)
+        return [graph.input_names[i] for i in auxiliary_inputs(graph)]
 
     def mlir(self, stage: str, *specs: Any) -> str:
         """The IR for arguments like `specs` at a stage: graph, differentiated, simplified,
