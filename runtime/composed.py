@@ -35,9 +35,10 @@ from ..errors import ArgumentError, TraceError
 from .arguments import check_types
 from .device import Array
 
-INLINE_LIMIT = 8
-"""Functions of at most so many ops are no calls in a trace: a few ops are built and differentiated
-again as fast as a call of them.
+INLINE_LIMIT = 2
+"""Functions of at most so many ops are no calls in a trace. A call that stands once costs a
+millisecond more than the ops it stands for, however few; one that stands often saves more than that
+from two ops on.
 """
 
 Static = bool | int | float | complex | str | bytes | type | np.generic | np.dtype | enum.Enum
