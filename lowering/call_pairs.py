@@ -63,7 +63,9 @@ class CallPairs:
     def is_paired(self, op: func.CallOp) -> bool:
         """Whether a call is of a function that is derived by itself."""
         callee = self.functions.get(callee_of(op))
-        return callee is not None and COMPILED in callee.attributes and not has_rule(callee)
+        if callee is None or callee.is_external or has_rule(callee):
+            return False
+        return COMPILED in callee.attributes
 
     # --- bodies -----------------------------------------------------------------------------------
 

@@ -53,8 +53,7 @@ def compile(  # noqa: A001 - go.compile
     Targets are `cpu`, by IREE, and `jit`, the host JIT that proves memory plans (docs/memory.md).
 
     The function is traced once for each structure and type of its arguments, which are arrays,
-    numbers, or nested containers of them. Results are `Array`s, which NumPy reads in place. A
-    compiled Python function called in a trace becomes part of what is traced.
+    numbers, or nested containers of them. Results are `Array`s, which NumPy reads in place.
     `donate` lists positions of arguments that the caller gives up: results of the same types are
     written into their storage, without allocating, and the donated arrays cannot be used again.
     `dynamic` leaves extents of arguments open, so that one module serves all sizes:
