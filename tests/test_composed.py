@@ -494,3 +494,61 @@ def test_declared_auxiliary_arguments() -> None:
     assert same(found, go.grad(lambda x: (go.sin(x) * stop(x * 2) + stop(x) * x).sum()), X)
     with pytest.raises(TraceError, match="auxiliary expected positions of the 2 arguments"):
         whole(lambda p, s: p, auxiliary=2).trace(X, X)
+
+
+# --- signatures -----------------------------------------------------------------------------------
+
+
+def test_values_that_are_part_of_the_signature() -> None:
+    """C028: calls that differ in an attribute only are not one; True, 1 and 1.0 are three values,
+    and so are 0.0 and -0.0.
+    """
+    both = whole(lambda x, k: go.tril(x, k) * 1.5 + go.sin(x))
+    a = np.ones((2, 2))
+    upper, lower = run_reference(lambda a: (both(a, 1), both(a, -1)), a)
+    np.testing.assert_allclose(upper - np.sin(1), [[1.5, 1.5], [1.5, 1.5]])
+    np.testing.assert_allclose(lower - np.sin(1), [[0, 0], [1.5, 0]])
+    scaled = whole(lambda x, k: go.sin(x) * k)
+    values = (True, 1, 1.0, 0.0, -0.0, np.float32(1), np.int32(1))
+    graph = go.trace(lambda x: [scaled(x, k) for k in values], X, name="main")
+    assert len(calls_of(graph)) == 1 + len(values)
+    again = go.trace(lambda x: [scaled(x, k) for k in values * 2], X, name="main")
+    assert len(calls_of(again)) == 1 + len(values)
+
+
+def test_shapes_are_part_of_the_signature() -> None:
+    """C029: one function for each shape and structure, in a trace too."""
+    f = whole(lambda x: go.sin(x[:, :-1]) * 2)
+    x, y = np.ones((2, 3)), np.ones((5, 7))
+    graph = go.trace(lambda x, y: (f(x), f(y), f(x)), x, y, name="main")
+    assert calls_of(graph)["main"] == ["lambda", "lambda_0", "lambda"]
+    found = run_reference(lambda x, y: (f(x), f(y)), x, y)
+    assert [a.shape for a in found] == [(2, 2), (5, 6)]
+
+
+def test_one_array_in_two_places() -> None:
+    """C040: a rule that gives 3 for the first place and nothing for the second gives 3."""
+
+    @go.custom_vjp
+    def product(a: Any, b: Any) -> Any:
+        return a * b
+
+    product.defvjp(lambda a, b: (a * b, ()), lambda residuals, ct: (3 * ct, None))
+    f = whole(lambda a, b: product(a, b) + 0 * go.sin(go.stop_gradient(a)))
+    assert run_reference(go.grad(lambda x: f(x, x)), np.float64(3))[0] == 3
+    g = whole(lambda a, b: a * b + 0 * go.sin(go.stop_gradient(a)))
+    assert run_reference(go.grad(lambda x: g(x, x)), np.float64(3))[0] == 6
+
+
+def test_states_of_other_traces() -> None:
+    """A compiled function keeps nothing of a trace: it is traced anew for another module."""
+    traced = []
+
+    def counted(x: Any) -> Any:
+        traced.append(1)
+        return go.sin(go.cos(x)) * x
+
+    f = whole(counted)
+    first, second = (go.trace(lambda x: f(f(x)), X, name="main") for _ in range(2))
+    assert len(traced) == 2
+    assert str(first) == str(second)
