@@ -136,6 +136,7 @@ from .dialect.logic import (
     where,
 )
 from .dialect.loss import cross_entropy, nll_loss
+from .dialect.masked import masked_mean, masked_sum
 from .dialect.modes import infer_mode, is_training, train_mode
 from .dialect.nn import dropout, log_softmax, softmax
 from .dialect.norm import group_norm, instance_norm, layer_norm, rms_norm
@@ -225,6 +226,7 @@ from .dialect.transcendental import (
 )
 from .dialect.transform import grad, jvp, value_and_grad, vjp
 from .dialect.types import TensorSpec
+from .runtime.bucketed import bucketed
 from .runtime.cache import cache_info
 from .runtime.device import Array, device_put
 from .runtime.dispatch import block_until_ready

@@ -103,6 +103,7 @@ class Op(Gradopt.Operation, traits=[ext.Pure]):
     OPERANDS = {}  # field -> whether it is variadic; RESULTS likewise
     RESULTS = {}
     UPDATES = False  # True where the result may be written over the first operand
+    STATES = ()  # operand fields that are states, such as running statistics
     WIDEN = True  # False for ops on bits, whose reference must see 16-bit floats as they are
 
     if TYPE_CHECKING:

@@ -50,6 +50,8 @@ class BatchNormTrainOp(Op, name="batch_norm_train"):
     new_mean: Result
     new_var: Result
 
+    STATES = ("mean", "var")
+
     @classmethod
     def infer(
         cls,
@@ -129,6 +131,8 @@ class BatchNormInferOp(Op, name="batch_norm_infer"):
     channel_axis: Int
     eps: Float = 1e-5
     y: Result
+
+    STATES = ("mean", "var")
 
     @classmethod
     def infer(

@@ -19,7 +19,7 @@ from .elementwise import ANY, Unary
 from .mlir import func, ir
 from .types import TensorSpec, is_float
 
-CUSTOM_VJP, CHECKPOINT = "gradopt.custom_vjp", "gradopt.checkpoint"
+CUSTOM_VJP, CHECKPOINT, COMPILED = "gradopt.custom_vjp", "gradopt.checkpoint", "gradopt.compiled"
 """Attributes of functions that say how calls of them are differentiated; see
 lowering/call_rules.py.
 """

@@ -13,7 +13,7 @@ import sys
 import threading
 import traceback
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,13 +27,14 @@ from .control import is_public, named_symbols, signature, symbols
 from .creation import as_array, constant
 from .elementwise import is_scalar
 from .mlir import func, ir
+from .mutation import Watch
 from .tensor import Tensor
 from .types import TensorSpec
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _OWN_CODE = tuple(os.path.join(_ROOT, d) + os.sep for d in ("dialect", "lowering", "runtime"))
 
-DATA, PARAMETER = "data", "param"
+DATA, PARAMETER, AUXILIARY = "data", "param", "aux"
 """The roles an input can have."""
 
 
@@ -62,6 +63,10 @@ class Graph(builders.Builder):
         self._inputs: list[tuple[str, str]] = []
         self._outputs: list[ir.Value] = []
         self._sealed = False
+        self.shared: dict[Any, Any] = parent.shared if parent else {}
+        """What graphs of one module share: functions traced for several calls."""
+        self.updates: dict[ir.Value, tuple[str, str]] = {}
+        """New values of inputs that were updated in place (`x -= y`): which, and the operator."""
         with context:
             unknown = ir.Location.unknown()
             self.module = parent.module if parent else ir.Module.create(unknown)
@@ -93,6 +98,27 @@ class Graph(builders.Builder):
     def parameter(self, name: str, shape: Any = (), dtype: Any = "float32") -> Tensor:
         """A new input that is trained: a weight, bias or table."""
         return self.input(name, shape, dtype, role=PARAMETER)
+
+    def auxiliary(self, name: str, shape: Any = (), dtype: Any = "float32") -> Tensor:
+        """A new input that is a state, such as running statistics: it gets no gradient."""
+        return self.input(name, shape, dtype, role=AUXILIARY)
+
+    def set_auxiliary(self, arguments: Sequence[int]) -> None:
+        """Make the inputs auxiliary that the arguments at these positions of the traced function
+        consist of. Raises TraceError for positions that it has not.
+        """
+        counts = [tree.num_leaves for tree in self.in_tree.children()]
+        for position in arguments:
+            if isinstance(position, bool) or not 0 <= position < len(counts):
+                raise TraceError(
+                    f"auxiliary expected positions of the {len(counts)} arguments of "
+                    f"'{self.name}', got {position!r}"
+                )
+            self._unseal()
+            start = sum(counts[:position])
+            for i in range(start, start + counts[position]):
+                self._inputs[i] = self._inputs[i][0], AUXILIARY
+        self.finish()
 
     def output(self, *results: Any) -> None:
         """Append results of the function: tensors, numbers, or nested containers of them."""
@@ -196,6 +222,17 @@ class Graph(builders.Builder):
             self._unique(".".join([*builders.scopes(), name])), self._source_location()
         )
 
+    def note_update(self, old: ir.Value, new: ir.Value, operator: str) -> None:
+        """An operator such as `-=` was applied to a value: if that is an input, or what became of
+        one, its new value has to go somewhere.
+        """
+        key = ir.Value(old)
+        if key in self.updates:
+            self.updates[ir.Value(new)] = self.updates[key][0], operator
+        elif isinstance(key.owner, ir.Block) and key.owner == self.block:
+            name = self.input_names[ir.BlockArgument(key).arg_number]
+            self.updates[ir.Value(new)] = name, operator
+
     def adopt(self, value: Any) -> ir.Value:
         """`value` inside this graph: itself, or an input standing for a value of an enclosing
         graph.
@@ -226,6 +263,13 @@ class Graph(builders.Builder):
         count = self._names[name]
         self._names[name] += 1
         return self._unique(f"{name}_{count}") if count else name
+
+    def renamed(self, location: ir.Location) -> ir.Location:
+        """The location of an op that was built for another graph, under a name unique in this."""
+        if not isinstance(location, ir.NameLoc):
+            return location
+        name = ".".join([*builders.scopes(), location.name_str])
+        return ir.Location.name(self._unique(name), location.child_loc)
 
     def _source_location(self) -> ir.Location:
         frame = _user_frame()
@@ -300,7 +344,7 @@ def trace_private(fn: Callable[..., Any], specs: tuple[Any, ...]) -> Graph:
     outer = builders.required("call")
     if not isinstance(outer, Graph):
         raise TraceError("a function can be traced only while a graph is being built")
-    inner = Graph(_free_symbol(outer, function_name(fn)), parent=outer)
+    inner = Graph(free_symbol(outer, function_name(fn)), parent=outer)
     _run(inner, fn, list(specs))
     return inner
 
@@ -315,12 +359,8 @@ def _run(
         role = PARAMETER if i in parameters else DATA
         leaves = trees.named_leaves(name, argument)
         inputs += [graph.input(n, leaf, role=role) for n, leaf in leaves]
+    results = run_function(graph, fn, names, trees.unflatten(graph.in_tree, inputs))
     with graph:
-        try:
-            results = fn(*trees.unflatten(graph.in_tree, inputs))
-        except OpError as error:
-            _locate(error)
-            raise
         leaves, graph.out_tree = trees.flatten(results)
         for leaf in leaves:
             if not isinstance(leaf, Tensor | np.ndarray) and not is_scalar(leaf):
@@ -330,6 +370,36 @@ def _run(
                 )
         graph.output(leaves)
     graph.finish()
+    check_updates(graph)
+
+
+def run_function(
+    graph: Graph, fn: Callable[..., Any], names: list[str], arguments: tuple[Any, ...]
+) -> Any:
+    """What `fn` returns, called while a graph is being built. Raises TraceError where it changes a
+    container that it is given, and does not return that.
+    """
+    watch = Watch(names, arguments)
+    with graph:
+        try:
+            results = fn(*arguments)
+        except OpError as error:
+            _locate(error)
+            raise
+    watch.check(graph.name, results)
+    return results
+
+
+def check_updates(graph: Graph) -> None:
+    """Raise TraceError for an input that was updated in place, where nothing depends on its new
+    value: the caller never sees it.
+    """
+    for value, (name, operator) in graph.updates.items():
+        if not list(value.uses):
+            raise TraceError(
+                f"'{graph.name}' changes its argument '{name}' by {operator}, and the new value is "
+                "neither used nor returned; the caller's array stays as it is: return it"
+            )
 
 
 def _locate(error: OpError) -> None:
@@ -373,7 +443,8 @@ def argument_names(fn: Callable[..., Any], count: int) -> list[str]:
     return (names + [f"arg{i}" for i in range(len(names), count)])[:count]
 
 
-def _free_symbol(graph: Graph, name: str) -> str:
-    taken = named_symbols(graph.module)
+def free_symbol(graph: Graph, name: str, also: set[str] = frozenset()) -> str:  # type: ignore[assignment]
+    """A name like `name` that nothing in a graph's module has, nor in `also`, but `name` itself."""
+    taken = named_symbols(graph.module) | (also - {name})
     candidates = [name, *(f"{name}_{i}" for i in range(len(taken) + 1))]
     return next(c for c in candidates if c not in taken)

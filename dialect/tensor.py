@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Tensor: a value of a graph under construction, with NumPy's operators and methods."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -387,5 +387,39 @@ class Tensor(ir.Value):
     def slice_axis(self, axis: int, start: int, limit: int, stride: int = 1) -> "Tensor":
         return slicing.slice_axis(self, axis, start, limit, stride)
 
+
+def _in_place(name: str, operator: str) -> Callable[[Tensor, Any], Tensor]:
+    """`x += y`: the name x then stands for x + y. No array is written to; the graph is told, so
+    that an update of an argument that goes nowhere is an error.
+    """
+    plain = getattr(Tensor, f"__{name}__")
+
+    def update(self: Tensor, other: Any) -> Tensor:
+        new = plain(self, other)
+        note = getattr(new.graph, "note_update", None) if isinstance(new, Tensor) else None
+        if note is not None and new is not self:
+            note(self, new, operator)
+        return new
+
+    update.__name__ = f"__i{name}__"
+    return update
+
+
+for _name, _operator in {
+    "add": "+=",
+    "sub": "-=",
+    "mul": "*=",
+    "truediv": "/=",
+    "floordiv": "//=",
+    "mod": "%=",
+    "pow": "**=",
+    "matmul": "@=",
+    "and": "&=",
+    "or": "|=",
+    "xor": "^=",
+    "lshift": "<<=",
+    "rshift": ">>=",
+}.items():
+    setattr(Tensor, f"__i{_name}__", _in_place(_name, _operator))
 
 base.wrap.tensor_class = Tensor

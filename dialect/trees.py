@@ -54,3 +54,10 @@ def named_leaves(name: str, tree: Any) -> list[tuple[str, Any]]:
         for accessor in accessors
     ]
     return list(zip(names, found, strict=True))
+
+
+def spread(prefix: Any, tree: Any) -> list[Any]:
+    """For each leaf of a tree what stands for it in `prefix`, a tree that ends where the same holds
+    for all below; None is an entry there. ValueError where they do not fit.
+    """
+    return optree.broadcast_prefix(prefix, tree, none_is_leaf=True)

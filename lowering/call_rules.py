@@ -6,18 +6,19 @@ before.
 instead, which gives the function's results, then residuals; @bwd takes the residuals, then the
 cotangents of the floating-point results, and gives the gradients of the floating-point inputs.
 `gradopt.checkpoint`: nothing is kept for the backward, which computes the function anew.
+`gradopt.compiled`: the function is derived by itself, once for all its calls; see call_pairs.py.
 """
 
 from collections.abc import Sequence
 from typing import Any
 
 from ..dialect.base import wrap
-from ..dialect.control import CHECKPOINT, CUSTOM_VJP, call, signature
+from ..dialect.control import CHECKPOINT, COMPILED, CUSTOM_VJP, call, signature
 from ..dialect.creation import zeros_like
 from ..dialect.mlir import func, ir
 from ..dialect.types import TensorSpec, is_float
 from .inline import Functions, callee_of
-from .passes import failure
+from .passes import failure, single_block
 
 FORWARD = "gradopt.custom_forward"
 """Attribute of calls of forward functions: the function they stand for."""
@@ -26,6 +27,11 @@ FORWARD = "gradopt.custom_forward"
 def has_rule(function: func.FuncOp) -> bool:
     """True for functions whose calls are differentiated as they stand."""
     return any(a in function.attributes for a in (CUSTOM_VJP, CHECKPOINT))
+
+
+def is_kept(function: func.FuncOp) -> bool:
+    """True for functions whose calls stay calls while what is around them is differentiated."""
+    return COMPILED in function.attributes or has_rule(function)
 
 
 def rule_functions(functions: Functions, function: func.FuncOp) -> list[str]:
@@ -96,9 +102,22 @@ def custom_gradients(functions: Functions, op: func.CallOp, cts: list[Any]) -> l
     _, backward = rule_functions(functions, function)
     count = len(function.type.results)
     results = [wrap(r) for r in op.operation.results]
+    operands = [wrap(o) for o in op.operation.operands]
     residuals, given = results[count:], zip(results[:count], cts[:count], strict=True)
+    for i, argument in _passed_on(functions[callee_of(op)]).items():
+        if i >= count:  # the operand itself: no second name for one value
+            residuals[i - count] = operands[argument]
     floats = [(r, ct) for r, ct in given if is_float(r.dtype)]
     seeds = [zeros_like(r) if ct is None else ct for r, ct in floats]
     found = iter(call(functions[backward], *residuals, *seeds))
-    operands = [wrap(o) for o in op.operation.operands]
     return [next(found) if is_float(o.dtype) else None for o in operands]
+
+
+def _passed_on(function: func.FuncOp) -> dict[int, int]:
+    """The results of a function that are arguments of it: their positions, and the arguments'."""
+    if function.is_external:
+        return {}
+    block = single_block(function)
+    place = {a: i for i, a in enumerate(block.arguments)}
+    returned = list(list(block.operations)[-1].operation.operands)
+    return {i: place[v] for i, v in enumerate(returned) if v in place}

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from ..dialect.base import NO_GRADIENT, Op, wrap
+from ..dialect.base import wrap
 from ..dialect.builder import Builder
 from ..dialect.control import (
     COTANGENT,
@@ -29,12 +29,13 @@ from ..dialect.control import (
 )
 from ..dialect.creation import ones_like, zeros_like
 from ..dialect.mlir import func, ir
-from ..dialect.types import TensorSpec, is_float, is_float_type
-from ..errors import OpError, PassError
+from ..dialect.types import is_float
+from .call_pairs import CallPairs
 from .call_rules import (
     FORWARD,
     custom_gradients,
     has_rule,
+    is_kept,
     rule_functions,
     use_forward_functions,
 )
@@ -42,6 +43,7 @@ from .decompose import expand, needs_rule
 from .inline import callee_of, callees_first, clone_body
 from .passes import failure, gradopt_pass, single_block
 from .policies import SAVING, resumed_function, use_saving_functions
+from .reverse import reverse
 
 
 @gradopt_pass("gradopt-differentiate")
@@ -76,11 +78,13 @@ class Differentiation:
         self.vjps: dict[Request, func.FuncOp] = {}
         self.jvps: dict[Request, func.FuncOp] = {}
         self.taken = named_symbols(module)
+        self.pairs = CallPairs(self)
 
     def run(self) -> None:
         for name in callees_first(self.functions, self.named):
             if not self.functions[name].is_external:
                 self.expand(self.functions[name])
+        self.pairs.remove_bodies()
 
     def named(self, function: func.FuncOp) -> list[str]:
         """The functions that a function calls or differentiates, last one first."""
@@ -180,15 +184,14 @@ class Differentiation:
         with Builder(ir.InsertionPoint(block), location):
             with ir.InsertionPoint(block):
                 values = self._body(request, list(block.arguments)[:count], location)
-            values = expand(block, needs_rule, values)
-            values = use_forward_functions(self.functions, block, values)
-            values = use_saving_functions(self.functions, block, values, self.private_function)
+            values = self.prepared(block, values)
             results, tags = values[: len(callee.type.results)], values[len(callee.type.results) :]
             inputs = [*(block.arguments[i] for i in request.wrt), *tags]
             seeds = list(
                 zip((results[i] for i in request.heads), list(block.arguments)[count:], strict=True)
             )
-            gradients = reverse(block, inputs, seeds, location, self)
+            gradients, replaced = reverse(block, inputs, seeds, location, self)
+            results = [replaced.get(r, r) for r in results]
             self._check_reachable(request, gradients, location)
             gradients = [
                 zeros_like(wrap(x)) if g is None else g
@@ -198,6 +201,13 @@ class Differentiation:
                 func.ReturnOp([*results, *gradients])
         self.vjps[request] = function
         return function
+
+    def prepared(self, block: ir.Block, values: list[ir.Value]) -> list[ir.Value]:
+        """Have a block consist of ops with gradient rules; returns what stands for `values`."""
+        values = expand(block, needs_rule, values)
+        values = use_forward_functions(self.functions, block, values)
+        values = use_saving_functions(self.functions, block, values, self.private_function)
+        return self.pairs.use_operands(block, values)
 
     def _check_reachable(
         self, request: Request, gradients: list[Any], location: ir.Location
@@ -224,7 +234,7 @@ class Differentiation:
         callee = self.functions[request.callee]
         tags = [t.operation.results[0] for t in tagged(VjpOp, callee, request.intermediates)]
         if not has_rule(callee) or request.body:
-            return clone_body(self.functions, callee, operands, tags, has_rule)
+            return clone_body(self.functions, callee, operands, tags, is_kept)
         if tags:
             message = f"expected no intermediates inside @{request.callee}, which has its own rule"
             raise failure([(location, message)])
@@ -313,154 +323,3 @@ def replace(op: DerivativeOp, function: func.FuncOp) -> None:
             symbol = ir.FlatSymbolRefAttr.get(function.name.value)
             value.replace_all_uses_with(func.ConstantOp(value.type, symbol).result)
     op.operation.erase()
-
-
-def reverse(
-    block: ir.Block,
-    inputs: list[ir.Value],
-    seeds: list[tuple[ir.Value, ir.Value]],
-    location: ir.Location,
-    calls: Differentiation,
-) -> list[Any]:
-    """Append the gradients of <results, cotangents> by `inputs`, values of the block, to the block,
-    given (result, cotangent) pairs. `calls` has the rule of calls.
-
-    Returns a tensor for each input; None where no seeded result depends on it. A gradient that is
-    zero though its input is reached is made of zeros. Raises PassError with all ops that have no
-    gradient rule.
-    """
-    ops = list(block.operations)
-    active = _active(ops, inputs)
-    reached = _reached(ops, [result for result, _ in seeds])
-    cotangents: dict[ir.Value, list[Any]] = {}
-    for result, ct in seeds:
-        cotangents.setdefault(result, []).append(wrap(ct))
-    faults = []
-    wanted, gradients_of = set(inputs), {}
-    for op in reversed(ops):
-        with Builder(ir.InsertionPoint(block), _derived_location(op)):
-            cts = [_total(cotangents.pop(r, [])) for r in op.operation.results]
-        gradients_of.update(
-            (r, ct) for r, ct in zip(op.operation.results, cts, strict=True) if r in wanted
-        )
-        if all(ct is None for ct in cts) or not any(o in active for o in _read(op)):
-            continue
-        operands = list(op.operation.operands)
-        fault = _missing_rule(op, calls)
-        if fault is None and getattr(type(op), "vjp", None) is NO_GRADIENT:
-            continue
-        with Builder(ir.InsertionPoint(block), _derived_location(op)):
-            if fault:  # go on as if there were a rule, to find all that have none
-                faults.append((op.location, fault))
-                go_on = [o in active and _is_float_tensor(o.type) for o in operands]
-                gradients = [
-                    zeros_like(wrap(o)) if g else None for o, g in zip(operands, go_on, strict=True)
-                ]
-            elif isinstance(op, func.CallOp):
-                gradients = calls.call_rule(op, cts)
-            else:
-                gradients = _apply_rule(op, cts)
-        for operand, gradient in zip(operands, gradients, strict=True):
-            if gradient is not None and operand in active:
-                cotangents.setdefault(operand, []).append(gradient)
-    if faults:
-        raise failure(reversed(faults))
-    with Builder(ir.InsertionPoint(block), location):
-        totals = [
-            gradients_of[x] if x in gradients_of else _total(cotangents.get(x, [])) for x in inputs
-        ]
-        return [
-            zeros_like(wrap(x)) if t is None and x in reached else t
-            for x, t in zip(inputs, totals, strict=True)
-        ]
-
-
-def _read(op: Any) -> list[ir.Value]:
-    """The values an op depends on: its operands, and what the ops in its regions read."""
-    if not len(op.operation.regions):
-        return list(op.operation.operands)
-    found: list[ir.Value] = []
-
-    def look(inner: ir.Operation) -> ir.WalkResult:
-        found.extend(inner.operands)
-        return ir.WalkResult.ADVANCE
-
-    op.operation.walk(look)
-    return found
-
-
-def _active(ops: list[Any], inputs: list[ir.Value]) -> set[ir.Value]:
-    """Values that depend on an input, but for what ops of the dialect make that is no float."""
-    active = set(inputs)
-    for op in ops:
-        if any(o in active for o in _read(op)):
-            foreign = not isinstance(op, Op)
-            active.update(r for r in op.operation.results if foreign or _is_float_tensor(r.type))
-    return active
-
-
-def _is_float_tensor(kind: ir.Type) -> bool:
-    return isinstance(kind, ir.RankedTensorType) and is_float_type(kind.element_type)
-
-
-def _reached(ops: list[Any], results: list[ir.Value]) -> set[ir.Value]:
-    """Values that a result depends on, in whatever way."""
-    reached = set(results)
-    for op in reversed(ops):
-        if any(r in reached for r in op.operation.results):
-            reached.update(_read(op))
-    return reached
-
-
-def _total(contributions: list[Any]) -> Any:
-    """The sum in the order given; the contribution itself if there is one, None if there is
-    none.
-    """
-    if not contributions:
-        return None
-    first, *rest = contributions
-    for other in rest:
-        first = first + other
-    return first
-
-
-def _derived_location(op: Any) -> ir.Location:
-    """The op's location, with `.vjp` behind its name."""
-    location = op.location
-    return (
-        ir.Location.name(f"{location.name_str}.vjp", location.child_loc)
-        if isinstance(location, ir.NameLoc)
-        else location
-    )
-
-
-def _missing_rule(op: Any, calls: Differentiation) -> str | None:
-    if isinstance(op, func.CallOp) and calls.has_call_rule(op):
-        return None
-    if isinstance(op, Op) and hasattr(type(op), "vjp"):
-        return None
-    name = op.operation.name
-    remedy = "define `vjp` on its class, or keep it out with stop_gradient"
-    return f"'{name}' op expected a gradient rule, got none; {remedy}"
-
-
-def _apply_rule(op: Op, cts: list[Any]) -> list[Any]:
-    """What the op's rule gives, checked: one entry an operand, each of the operand's type."""
-    try:
-        gradients = list(op.vjp(*cts))
-    except OpError as error:
-        raise failure([(op.location, str(error))]) from error
-    operands = op.operation.operands
-    if len(gradients) != len(operands):
-        raise _rule_fault(op, f"{len(operands)} entries", len(gradients))
-    for i, (operand, gradient) in enumerate(zip(operands, gradients, strict=True)):
-        if gradient is None or gradient.type == operand.type:
-            continue
-        if is_float(TensorSpec.from_mlir(operand.type).dtype):
-            raise _rule_fault(op, f"{operand.type} for operand {i}", gradient.type)
-    return gradients
-
-
-def _rule_fault(op: Op, expected: str, got: Any) -> PassError:
-    message = f"'{op.OPERATION_NAME}' op expected its gradient rule to give {expected}, got {got}"
-    return failure([(op.location, message)])

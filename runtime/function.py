@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..dialect import modes, trees
+from ..dialect.auxiliary import auxiliary_inputs
 from ..dialect.control import symbols
 from ..dialect.creation import as_array
 from ..dialect.graph import Graph, argument_names, function_name, spec_of, trace
@@ -25,10 +26,11 @@ from ..errors import ArgumentError, GradientError, OpError, TraceError
 from ..lowering.marks import NULL, storage_of_results
 from .arguments import check_types, not_arrays, positional
 from .binding import bind, mark, signature_of
+from .composed import INLINE_LIMIT, call_in_trace, output_names
 from .device import Array
 from .dlpack import from_other
 from .executable import Executable
-from .options import GradReq, Options, check_requests
+from .options import GradReq, Options, check_requests, refuse_for_graphs
 from .recent import Recent
 from .recorded import Differentiable
 from .requests import frozen, owners_of, requests_of
@@ -58,6 +60,9 @@ def compile(  # noqa: A001 - go.compile
     remat: str | None = None,
     disk_cache: bool = True,
     donate_strict: bool = False,
+    inline_limit: int = INLINE_LIMIT,
+    auxiliary: int | Sequence[int] = (),
+    dynamic: Any = None,
 ) -> Any:
     """Compile a Python function or a graph for a target; the result is called like the function.
 
@@ -65,7 +70,7 @@ def compile(  # noqa: A001 - go.compile
 
     The function is traced once for each structure and type of its arguments, which are arrays,
     numbers, or nested containers of them, and for each mode. Results are `Array`s, which NumPy
-    reads in place. A compiled Python function called in a trace becomes part of what is traced.
+    reads in place.
     `donate` lists positions of arguments that the caller gives up: results of the same types are
     written into their storage, without allocating, and the donated arrays cannot be used again;
     with `donate_strict=True` a donated array that no result can use is a DonationError.
@@ -77,6 +82,11 @@ def compile(  # noqa: A001 - go.compile
     parameters, or for all floating-point arguments where `param` is left away.
     `mode`, "train" or "infer", is that of `dropout`, `batch_norm` and their like; by default the
     one at the call (`go.infer_mode()`).
+    `dynamic` leaves extents of arguments open, so that one module serves all sizes:
+    `{"x": {0: "batch"}, "y": {0: "batch"}}` (axes of one name agree, which calls check).
+    `auxiliary` lists positions of arguments that are states and get no gradient.
+    Called in a trace the function is one call, traced and differentiated once for each signature;
+    with at most `inline_limit` ops it becomes part of what is traced there.
     `memory_budget`, bytes (1_000_000, "12MiB") or a fraction of what the function needs (0.5),
     makes it compute values anew instead of keeping them, as little as fits; PassError where it
     cannot.
@@ -90,6 +100,8 @@ def compile(  # noqa: A001 - go.compile
     """
     if fn is not None and not callable(fn) and not isinstance(fn, Graph):
         raise ArgumentError(f"expected a function or a Graph to compile, got {fn!r:.60}")
+    if isinstance(fn, Graph):
+        refuse_for_graphs(dynamic, auxiliary)
     options = Options.of(
         target=target,
         donate=donate,
@@ -103,6 +115,9 @@ def compile(  # noqa: A001 - go.compile
         memory_budget=memory_budget,
         remat=remat,
         disk_cache=disk_cache,
+        inline_limit=inline_limit,
+        auxiliary=auxiliary,
+        dynamic=dynamic,
     )
     return CachedFunction(fn, options) if fn is not None else lambda f: CachedFunction(f, options)
 
@@ -160,9 +175,9 @@ class CachedFunction:
         if keywords:
             arguments = positional(self.fn, arguments, keywords)
         leaves, structure = self._leaves(arguments)
-        if structure is None and not isinstance(self.fn, Graph):
-            return self.fn(*arguments)  # in a trace: part of what is being built
-        key = self._key(leaves, structure)
+        if structure is None:
+            return self._in_trace(arguments)
+        key = self._key(arguments, leaves, structure)
         executable = self._bound.get(key)
         if executable is None:
             if not isinstance(structure, int):  # what was converted, as the arrays it is now
@@ -186,12 +201,17 @@ class CachedFunction:
                 try:
                     leaves[i] = as_array(from_other(x))
                 except OpError:
-                    if not isinstance(self.fn, Graph) and any(
-                        isinstance(x, Tensor) for x in leaves
-                    ):
+                    if any(isinstance(x, Tensor) for x in leaves):
                         return leaves, None
                     raise not_arrays(self.fn, arguments) from None
         return leaves, structure
+
+    def _in_trace(self, arguments: tuple[Any, ...]) -> Any:
+        """A call where a graph is being built: a part of that."""
+        mode, options = self._mode(), self.options
+        with modes.mode(mode):
+            key = self, mode
+            return call_in_trace(self.fn, arguments, key, options.inline_limit, options.auxiliary)
 
     # --- recorded calls ---------------------------------------------------------------------------
 
@@ -210,7 +230,7 @@ class CachedFunction:
         if structure is None:
             return vjp(self, *arguments)
         grad_req = self._grad_req
-        key = (*self._key(leaves, structure), frozen(grad_req))
+        key = (*self._key(arguments, leaves, structure), frozen(grad_req))
         recorded = self._recorded.get(key)
         if recorded is None:
             if not isinstance(structure, int):  # what was converted, as the arrays it is now
@@ -270,9 +290,11 @@ class CachedFunction:
 
     # --- signatures -------------------------------------------------------------------------------
 
-    def _key(self, leaves: Sequence[Any], structure: Any) -> Any:
+    def _key(self, arguments: tuple[Any, ...], leaves: Sequence[Any], structure: Any) -> Any:
         """What a call has in common with those that run the same code."""
         key = [self.options.mode or current_mode(), structure]
+        if self.options.dynamic is not None:
+            return (*key, *self.options.dynamic.types(self.fn, arguments))  # type: ignore[arg-type]
         for leaf in leaves:
             key.append(leaf.shape)
             key.append(leaf.dtype)
@@ -305,8 +327,31 @@ class CachedFunction:
             return self.fn
         names = argument_names(self.fn, len(specs))
         self.options.check_arguments(function_name(self.fn), names)
+        if self.options.dynamic is not None:
+            specs = self.options.dynamic.specs(self.fn, specs)
         with modes.mode(self._mode()):
-            return trace(self.fn, *specs, parameters=self.options.param or ())
+            graph = trace(self.fn, *specs, parameters=self.options.param or ())
+        graph.set_auxiliary(self.options.auxiliary)
+        return graph
+
+    def input_names(self, *specs: Any) -> list[str]:
+        """Readable names of the arrays in arguments like `specs`: the argument's, then keys, fields
+        and positions.
+        """
+        return self.trace(*specs).input_names
+
+    def output_names(self, *specs: Any) -> list[str]:
+        """Readable names of the results for arguments like `specs`: "result", then keys, fields and
+        positions; for a graph the names of the ops that make them.
+        """
+        return output_names(self.trace(*specs))
+
+    def auxiliary_names(self, *specs: Any) -> list[str]:
+        """The names of those inputs that are states and get no gradient: arguments declared
+        `auxiliary`, and running statistics of normalization.
+        """
+        graph = self.trace(*specs)
+        return [graph.input_names[i] for i in auxiliary_inputs(graph)]
 
     def mlir(self, stage: str, *specs: Any) -> str:
         """The IR for arguments like `specs` at a stage: graph, differentiated, simplified,

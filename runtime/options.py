@@ -10,6 +10,8 @@ from ..errors import ArgumentError
 from ..lowering.marks import ADD, NULL, WRITE
 from ..lowering.target import Target
 from ..lowering.target import target as find_target
+from .composed import INLINE_LIMIT, checked_limit
+from .dynamic import Dynamic
 
 REQUESTS = (NULL, WRITE, ADD)
 
@@ -31,6 +33,9 @@ class Options:
     static_shape: bool = False
     remat: str = ""
     disk_cache: bool = True
+    inline_limit: int = INLINE_LIMIT
+    auxiliary: tuple[int, ...] = ()
+    dynamic: Dynamic | None = None
 
     @classmethod
     def of(
@@ -48,6 +53,9 @@ class Options:
         memory_budget: float | int | str | None,
         remat: str | None,
         disk_cache: bool,
+        inline_limit: int,
+        auxiliary: int | Sequence[int],
+        dynamic: Any,
     ) -> "Options":
         """The options as given to go.compile. Raises ArgumentError where one is malformed, or two
         clash.
@@ -71,6 +79,9 @@ class Options:
             static_shape,
             rematerialization(memory_budget, remat),
             disk_cache,
+            checked_limit(inline_limit),
+            positions("auxiliary", auxiliary),
+            None if dynamic is None else Dynamic(dynamic),
         )
         return options.check_roles()
 
@@ -96,6 +107,7 @@ class Options:
             "memory_budget": value if kind == "budget" else None,
             "remat": value if kind == "policy" else None,
             "disk_cache": self.disk_cache,
+            "inline_limit": self.inline_limit,
         }
 
     @property
@@ -120,7 +132,12 @@ class Options:
     def check_arguments(self, name: str, names: Sequence[str]) -> None:
         """Raise where positions do not fit the arguments of a function."""
         count = len(names)
-        listed = {"donate": self.donate, "data": self.data or (), "param": self.param or ()}
+        listed = {
+            "donate": self.donate,
+            "data": self.data or (),
+            "param": self.param or (),
+            "auxiliary": self.auxiliary,
+        }
         for option, found in listed.items():
             for position in found:
                 if not 0 <= position < count:
@@ -135,6 +152,18 @@ class Options:
                 f"data and param expected every argument of '{name}' exactly once, got "
                 f"argument {first} ('{names[first]}') in neither; add it to one of them"
             )
+
+
+def refuse_for_graphs(dynamic: Any, auxiliary: Any) -> None:
+    """Raise where an option is given that a graph's own inputs say."""
+    if dynamic is not None:
+        raise ArgumentError(
+            "dynamic expected a function, got a graph; give its inputs None extents"
+        )
+    if auxiliary != ():
+        raise ArgumentError(
+            "auxiliary expected a function, got a graph; make its inputs by Graph.auxiliary"
+        )
 
 
 def positions(option: str, given: int | Sequence[int]) -> tuple[int, ...]:

@@ -4,6 +4,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from ..dialect.auxiliary import auxiliary_inputs
 from ..dialect.types import is_float
 from ..errors import ArgumentError, GradientError
 from ..lowering.marks import NULL, WRITE
@@ -26,14 +27,16 @@ def requests_of(
     floating-point inputs if no parameters are named. Raises ArgumentError for entries that do not
     fit the arguments, GradientError for gradients that do not exist.
     """
-    owners = owners_of(graph, len(arguments))
+    owners, states = owners_of(graph, len(arguments)), auxiliary_inputs(graph)
     given = grad_req
     if given is None or isinstance(given, str):
         wanted = options.param if options.has_roles else range(len(arguments))
         request = WRITE if given is None else given
         return tuple(
-            request if owner in (wanted or ()) and is_float(spec.dtype) else NULL
-            for owner, spec in zip(owners, graph.input_specs, strict=True)
+            request
+            if owner in (wanted or ()) and is_float(spec.dtype) and i not in states
+            else NULL
+            for i, (owner, spec) in enumerate(zip(owners, graph.input_specs, strict=True))
         )
     if isinstance(given, Mapping):
         found = _by_name(graph, given, arguments, owners)
@@ -45,6 +48,12 @@ def requests_of(
                 f"grad_req of '{graph.name}' expected floating-point inputs to differentiate by, "
                 f"got '{name}' with dtype {spec.dtype.name}; integers and booleans have no "
                 "gradient: ask for 'null'"
+            )
+    for i in states:
+        if found[i] != NULL:
+            raise GradientError(
+                f"grad_req of '{graph.name}' expected 'null' for the state "
+                f"'{graph.input_names[i]}', which has no gradient, got {found[i]!r}"
             )
     return tuple(found)
 
