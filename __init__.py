@@ -225,6 +225,7 @@ from .lowering import services
 from .lowering.residuals import print_residuals, residuals
 from .runtime.artifact import export
 from .runtime.cache import cache_info
+from .runtime.debug import debug_infs, debug_nans
 from .runtime.device import Array, device_put
 from .runtime.function import CachedFunction, compile
 

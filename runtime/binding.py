@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Binding a graph to a target: from a graph and options to something that can be called."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ..dialect.control import symbols
 from ..dialect.graph import Graph
@@ -20,8 +20,14 @@ def bind(
     static_alloc: bool = False,
     remat: str = "",
     disk_cache: bool = True,
+    watch: Callable[..., Executable] | None = None,
 ) -> Executable:
-    """A graph compiled for a target; `donated` are positions of inputs."""
+    """A graph compiled for a target; `donated` are positions of inputs. `watch` makes the executable
+    of one that is watched (monitor.py).
+    """
+    if watch is not None:
+        options = {"donated": donated, "static_alloc": static_alloc, "remat": remat}
+        return watch(graph, target, **options, disk_cache=disk_cache)
     with graph.context:
         function = symbols(graph.module)[graph.name]
         is_static = mark(function, donated, static_alloc)

@@ -30,6 +30,7 @@ from .compiler import plan_linalg
 from .device import Array
 from .executable import Executable
 from .memory import MemoryReport
+from .monitor import Watched
 
 
 def compile(  # noqa: A001 - go.compile
@@ -99,7 +100,7 @@ def rematerialization(memory_budget: Any = None, remat: str | None = None) -> st
     return f"budget={memory_budget}"
 
 
-class CachedFunction:
+class CachedFunction(Watched):
     """A function compiled when it is called, once for each signature; safe to call from several
     threads.
     """
@@ -126,8 +127,8 @@ class CachedFunction:
         self.remat = remat
         self.static_alloc = static_alloc
         self._warned = False
-        self._bound: dict[Any, Executable] = {}
         self._lock = threading.Lock()
+        super().__init__()
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         if keywords:
@@ -212,22 +213,24 @@ class CachedFunction:
                 graph.input_specs,
                 [spec_of(a) for a in trees.leaves(arguments)],
             )
-        self._bound[key] = bind(
+        table = self._bound  # another one from when somebody begins to watch
+        found = table[key] = bind(
             graph,
             self.target,
             donated=self._donated(graph),
             static_alloc=self.static_alloc,
             remat=self.remat,
             disk_cache=self.disk_cache,
+            watch=table.watch,
         )
-        if self.static_alloc and not self._bound[key].is_static and not self._warned:
+        if self.static_alloc and not found.is_static and not self._warned:
             self._warned = True
             warnings.warn(
                 f"'{graph.name}' has extents that are known only when it is called; it runs "
                 "without static_alloc",
                 stacklevel=3,
             )
-        return self._bound[key]
+        return found
 
     def _donated(self, graph: Graph) -> list[int]:
         """The positions of the inputs that the donated arguments consist of."""
