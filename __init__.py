@@ -228,5 +228,6 @@ from .runtime.cache import cache_info
 from .runtime.debug import debug_infs, debug_nans
 from .runtime.device import Array, device_put
 from .runtime.function import CachedFunction, compile
+from .runtime.profile import profile
 
 __version__ = "0.1.0"

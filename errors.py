@@ -81,3 +81,7 @@ class NonFiniteError(GradoptError, FloatingPointError):
     op: str | None = None
     inputs: dict[str, Any] = {}
     outputs: dict[str, Any] = {}
+
+
+class ProfileError(GradoptError, RuntimeError):
+    """IREE's tools could not measure a compiled function."""

@@ -22,12 +22,18 @@ def bind(
     disk_cache: bool = True,
     watch: Callable[..., Executable] | None = None,
 ) -> Executable:
-    """A graph compiled for a target; `donated` are positions of inputs. `watch` makes the executable
-    of one that is watched (monitor.py).
+    """A graph compiled for a target; `donated` are positions of inputs. `watch` is called instead
+    where somebody watches (monitor.py).
     """
     if watch is not None:
-        options = {"donated": donated, "static_alloc": static_alloc, "remat": remat}
-        return watch(graph, target, **options, disk_cache=disk_cache)
+        return watch(
+            graph,
+            target,
+            donated=donated,
+            static_alloc=static_alloc,
+            remat=remat,
+            disk_cache=disk_cache,
+        )
     with graph.context:
         function = symbols(graph.module)[graph.name]
         is_static = mark(function, donated, static_alloc)

@@ -20,23 +20,34 @@ KINDS: dict[str, Callable[..., Any]] = {"NaN": np.isnan, "infinity": np.isinf}
 """What results are checked for, and how."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """The wrapper of calls that checks results."""
+
+    kind: str
+    is_lasting = True
+
+    def __call__(
+        self, inner: Executable, graph: Graph, target: Target, options: dict[str, Any]
+    ) -> Executable:
+        return CheckedExecutable(inner, graph, target, self.kind, options["disk_cache"])
+
+
 class _Switch:
-    """A check of all compiled functions' results, on or off from when it is made; as a context
-    manager it is put back at the end.
-    """
+    """A check, on or off from when this is made; as a context manager it is put back at the end."""
 
     KIND = ""
 
     def __init__(self, on: bool = True) -> None:
-        self._before = monitor.checks()
-        wanted = {*self._before, self.KIND} if on else {*self._before} - {self.KIND}
-        monitor.check_results(tuple(k for k in KINDS if k in wanted))
+        self._before = monitor.wrappers()
+        others = tuple(w for w in self._before if w != Check(self.KIND))
+        monitor.wrap_calls((*others, Check(self.KIND)) if on else others)
 
     def __enter__(self) -> "_Switch":
         return self
 
     def __exit__(self, *exception: Any) -> None:
-        monitor.check_results(self._before)
+        monitor.wrap_calls(self._before)
 
 
 class debug_nans(_Switch):  # noqa: N801 - used as a function, `with debug_nans():`
@@ -65,14 +76,14 @@ class CheckedExecutable(monitor.Wrapped):
         inner: Executable,
         graph: Graph,
         target: Target,
-        checks: Sequence[str],
-        disk_cache: bool = True,
+        check: str,
+        disk_cache: bool,
     ) -> None:
         super().__init__(inner)
         self.disk_cache = disk_cache
         self.graph = graph
         self.target = target
-        self.checks = checks
+        self.check = check
         self._tapped: tuple[Executable, Taps] | None = None
 
     def __call__(self, leaves: list[Any], *more: Any, **options: Any) -> Any:
@@ -80,9 +91,8 @@ class CheckedExecutable(monitor.Wrapped):
             np.array(leaf) if i in self.inner.donated else leaf for i, leaf in enumerate(leaves)
         ]
         found = self.inner(leaves, *more, **options)
-        for check in self.checks:
-            if any(has(check, x) for x in trees.leaves(found)):
-                raise self._explained(check, given)
+        if any(has(self.check, x) for x in trees.leaves(found)):
+            raise self._explained(self.check, given)
         return found
 
     def _explained(self, check: str, leaves: list[Any]) -> NonFiniteError:

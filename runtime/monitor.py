@@ -11,7 +11,7 @@ import fnmatch
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from ..dialect import trees
 from ..dialect.control import symbols
@@ -88,9 +88,22 @@ class Monitor:
         self.remove()
 
 
+class Wrapper(Protocol):
+    """Something that is done about the calls of all compiled functions while it is on."""
+
+    is_lasting: bool
+    """False where what it makes is of no use when it is off."""
+
+    def __call__(
+        self, inner: Executable, graph: Graph, target: Target, options: dict[str, Any]
+    ) -> Executable:
+        """An executable around another, made for a graph with these options of `bind`."""
+        ...
+
+
 _guard = threading.RLock()
 _watched: "weakref.WeakSet[Watched]" = weakref.WeakSet()
-_checks: tuple[str, ...] = ()
+_wrappers: tuple[Wrapper, ...] = ()
 
 
 class Table(dict[Any, Executable]):
@@ -133,35 +146,39 @@ class Watched:
     def _choose(self) -> None:
         """Take the table for the way of watching that is asked for now."""
         taps = tuple(sorted({(m.pattern, m.inputs) for m in self.monitors}))
-        table = self._tables.setdefault((taps, _checks), Table())
-        if taps or _checks:
-            table.watch = Watch(self.monitors, taps, _checks)
+        key = taps, _wrappers
+        self._tables = {
+            k: t for k, t in self._tables.items() if k == key or all(w.is_lasting for w in k[1])
+        }
+        table = self._tables.setdefault(key, Table())
+        if taps or _wrappers:
+            table.watch = Watch(self.monitors, taps, _wrappers)
         self._bound = table
 
 
-def checks() -> tuple[str, ...]:
-    """What the results of all compiled functions are checked for (see debug.py)."""
-    return _checks
+def wrappers() -> tuple[Wrapper, ...]:
+    """What is done about the calls of all compiled functions now."""
+    return _wrappers
 
 
-def check_results(names: tuple[str, ...]) -> None:
-    """Have the results of all compiled functions checked."""
-    global _checks
+def wrap_calls(new: tuple[Wrapper, ...]) -> None:
+    """Do this about the calls of all compiled functions, from their next calls on."""
+    global _wrappers
     with _guard:
-        _checks = names
+        _wrappers = new
         for one in list(_watched):
             one._choose()
 
 
 @dataclasses.dataclass
 class Watch:
-    """A way of watching: which taps the monitors need, and what results are checked for. Called in
-    the place of `bind`, with its arguments.
+    """A way of watching: which taps the monitors need, and what is done about calls. Called by
+    `bind`, with its arguments.
     """
 
     monitors: list[Monitor]
     taps: tuple[tuple[str, bool], ...]
-    checks: tuple[str, ...]
+    wrappers: tuple[Wrapper, ...]
 
     def __call__(self, graph: Graph, target: Target, **options: Any) -> Executable:
         from .binding import bind
@@ -170,12 +187,8 @@ class Watch:
             found: Executable = MonitoredExecutable(self, graph, target, options)
         else:
             found = bind(graph, target, **options)
-        if self.checks:
-            from .debug import CheckedExecutable
-
-            found = CheckedExecutable(
-                found, graph, target, self.checks, options.get("disk_cache", True)
-            )
+        for wrapper in self.wrappers:
+            found = wrapper(found, graph, target, options)
         return found
 
 
@@ -200,7 +213,7 @@ class MonitoredExecutable(Wrapped):
         tapped, self.taps = tapped_graph(graph, pattern, any(i for _, i in watch.taps))
         self.ops = [(OpName.of(op), op) for op in self.taps.ops]
         # What is returned is kept anyway, so that nothing is left to rematerialize.
-        super().__init__(bind(tapped, target, **options | {"remat": ""}))
+        super().__init__(bind(tapped, target, **{**options, "remat": ""}))
 
     def __call__(self, leaves: list[Any], *more: Any, **options: Any) -> Any:
         result, values = self.inner(leaves, *more, **options)
