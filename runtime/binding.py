@@ -8,6 +8,7 @@ from ..dialect.graph import Graph
 from ..dialect.mlir import func
 from ..lowering.bufferize import mark_donated, mark_static, storage_of_results, unmark
 from ..lowering.target import Target
+from . import log
 from .executable import Executable
 from .modules import module_for
 
@@ -34,6 +35,7 @@ def bind(
             remat=remat,
             disk_cache=disk_cache,
         )
+    log.about_to_bind(graph, target)
     with graph.context:
         function = symbols(graph.module)[graph.name]
         is_static = mark(function, donated, static_alloc)
@@ -42,11 +44,11 @@ def bind(
             if target.name == "jit":
                 from .jit import JitExecutable
 
-                return JitExecutable(graph, target, list(donated), is_static, remat)
+                return log.logged(JitExecutable(graph, target, list(donated), is_static, remat))
             module = module_for(graph, target, disk_cache, remat)
         finally:
             unmark(function)  # the graph may be compiled with other options
-    return Executable(graph, module, list(donated), places, is_static)
+    return log.logged(Executable(graph, module, list(donated), places, is_static))
 
 
 def mark(function: func.FuncOp, donated: Sequence[int], static_alloc: bool) -> bool:

@@ -13,6 +13,7 @@ import functools
 import hashlib
 import importlib.metadata
 import json
+import logging
 import os
 import pathlib
 import tempfile
@@ -23,6 +24,7 @@ import filelock
 import platformdirs
 
 FORMAT = "gradopt-cache-1"
+_log = logging.getLogger("gradopt.cache")
 
 
 _ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -59,7 +61,9 @@ def image(key: str, make: Callable[[], bytes], disk: bool = True) -> bytes:
         found = load(key) if disk else None
         if found is not None:
             count("disk_hits")
+            _log.debug("found on disk: %s", key)
             return found
+        _log.debug("not found: %s", key)
         made = make()
         count("compiled")
         if disk:

@@ -7,6 +7,7 @@ import atexit
 import contextlib
 import hashlib
 import json
+import logging
 import os
 import pathlib
 import re
@@ -28,6 +29,10 @@ TIME_LIMIT = 60.0
 """Seconds for one attempt, and as many again for every megabyte of linalg (about 2,000 ops), where
 GRADOPT_COMPILE_TIMEOUT does not say otherwise.
 """
+
+
+_log = logging.getLogger("gradopt.compile")
+_memory_log = logging.getLogger("gradopt.memory")
 
 
 class Worker:
@@ -207,13 +212,26 @@ def _down_the_ladder(
     failures: list[tuple[Rung, dict[str, Any]]] = []
     for rung in target.ladder:
         flags = (*target.flags, *rung.flags)
+        begin = time.perf_counter()
         answer, image = _worker(rung.process_flags).compile(source, flags, limit, plan, sites)
+        seconds = time.perf_counter() - begin
         if answer["ok"]:
+            _log.info("'%s' by IREE: rung '%s', %.2f s", name, rung.name, seconds)
+            for function, sizes in answer.get("memory", {}).items():
+                _memory_log.info("'%s': %s", function, _sizes(sizes))
             if failures:
                 _warn(name, rung, failures[0][1])
             return answer, image
+        _log.info("'%s' by IREE: rung '%s' failed, %.2f s", name, rung.name, seconds)
         failures.append((rung, answer))
     raise CompileError(_explain(text, target, name, failures, locate))
+
+
+def _sizes(plan: dict[str, Any]) -> str:
+    """The bytes that a memory plan of compile_arena.py is about."""
+    return ", ".join(
+        f"{n} {plan[n]}" for n in ("arena", "iree", "bound") if plan.get(n) is not None
+    )
 
 
 def _warn(name: str, rung: Rung, first: dict[str, Any]) -> None:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Compiled modules: one of each in a process, found in memory, on disk, or compiled now."""
 
+import logging
 import threading
 
 from ..dialect.control import symbols
@@ -14,6 +15,7 @@ from .compiler import compile_linalg
 from .device import Module
 from .signature import module_key
 
+_log = logging.getLogger("gradopt.cache")
 _lock = threading.Lock()
 _locks: dict[str, threading.Lock] = {}
 _modules: dict[str, Module] = {}
@@ -27,6 +29,7 @@ def module_for(graph: Graph, target: Target, disk_cache: bool, remat: str = "") 
     with lock:  # other threads that want the same module wait; those that want another do not
         if key in _modules:
             cache.count("memory_hits")
+            _log.debug("'%s' found in memory: %s", graph.name, key)
         else:
             image = cache.image(
                 key, lambda: compile_graph(graph.module, graph.name, target, remat), disk_cache

@@ -1,10 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""go.profile: where the time of compiled functions goes, by op and by line of the user's program.
-
-IREE fuses ops into dispatches, and measures those. The functions are compiled once more, with a
-note of which ops each dispatch comes from (compile_sites.py), and run by iree-benchmark-module in a
-process of its own: IREE's Python bindings cannot profile.
-"""
+"""go.profile: where the time of compiled functions goes, by op and by line of the program."""
 
 import dataclasses
 import io
@@ -12,86 +7,20 @@ import itertools
 import json
 import os
 import pathlib
-import subprocess
-import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-import iree.runtime as iree
 import numpy as np
 import rich.console
 import rich.table
 
-from ..dialect.control import symbols
 from ..dialect.graph import Graph
-from ..errors import ArgumentError, ProfileError
-from ..lowering import pipeline
-from ..lowering.bufferize import STATIC, storage_of_results, unmark
+from ..errors import ArgumentError
 from ..lowering.target import Target
 from . import monitor
-from .compiler import compile_sites
-from .device import Module
 from .executable import Executable
-
-TOOLS = pathlib.Path(iree.benchmark_exe()).resolve().parent
-MODES = "host-execution,executable-metadata"
-TIME_LIMIT = 600.0
-ELEMENTS = {
-    "float64": "f64",
-    "float32": "f32",
-    "float16": "f16",
-    "bfloat16": "bf16",
-    "int64": "i64",
-    "int32": "i32",
-    "int16": "i16",
-    "int8": "i8",
-    "uint32": "i32",
-    "uint8": "i8",
-    "bool": "i1",
-}
-"""How IREE's tools call the types of arguments."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Dispatch:
-    """A dispatch of a function: the names and lines (`file:line`) of the ops in it, first that which
-    it is made for; IREE's name for its code; milliseconds a call, from its start to its end;
-    those of all workers together; how many workgroups it has.
-    """
-
-    ops: tuple[tuple[str, str], ...]
-    code: str
-    milliseconds: float
-    cpu_milliseconds: float
-    workgroups: int
-
-    @property
-    def op(self) -> str:
-        return self.ops[0][0] if self.ops else self.code
-
-    @property
-    def where(self) -> str:
-        return self.ops[0][1] if self.ops else ""
-
-    @property
-    def phase(self) -> str:
-        """forward, or backward for what gradients are made of."""
-        return "backward" if monitor.is_backward(self.op) else "forward"
-
-
-@dataclasses.dataclass(frozen=True)
-class FunctionProfile:
-    """The profile of one function for one signature: calls measured, milliseconds a call, the
-    dispatches of a call in the order in which they are put to the device, and (dispatch or -1 for a
-    whole call, start and end in nanoseconds) of all calls.
-    """
-
-    function: str
-    calls: int
-    milliseconds: float
-    dispatches: tuple[Dispatch, ...]
-    events: tuple[tuple[int, int, int], ...]
+from .measure import Dispatch, FunctionProfile, measure
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,6 +38,9 @@ class Row:
     where: str
     with_ops: tuple[str, ...]
 
+
+LISTED = 4
+"""How many ops a cell of the table names."""
 
 BY = {
     "op": lambda d: (d.phase, d.op, d.where),
@@ -237,8 +169,14 @@ def _cells(row: Row, scale: float) -> Iterator[str]:
     yield f"{row.milliseconds * scale:.3f}"
     yield f"{row.percent:.1f}"
     yield f"{row.cpu_milliseconds * scale:.3f}"
-    yield from (str(row.dispatches), row.phase, row.op, shortened(row.where))
-    yield ", ".join(row.with_ops)
+    ops, others = (listed(names) for names in (row.op.split(", "), row.with_ops))
+    yield from (str(row.dispatches), row.phase, ops, shortened(row.where), others)
+
+
+def listed(names: Sequence[str]) -> str:
+    """The first names of a list, and how many there are beside them."""
+    rest = len(names) - LISTED
+    return ", ".join(names[:LISTED]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def shortened(where: str) -> str:
@@ -285,9 +223,6 @@ def _trace_events(process: int, profile: FunctionProfile) -> Iterator[dict[str, 
         yield event | {"tid": lane + 1, "name": d.op, "cat": d.phase, "args": details | ops}
 
 
-# --- measuring ------------------------------------------------------------------------------------
-
-
 class ProfiledExecutable(monitor.Wrapped):
     """An executable whose first call is profiled."""
 
@@ -313,160 +248,3 @@ class ProfiledExecutable(monitor.Wrapped):
             found = measure(self.graph, self.target, self.options, arrays, self.session.repeat)
             self.session.functions.append(found)
         return self.inner(leaves, *more, **options)
-
-
-def measure(
-    graph: Graph,
-    target: Target,
-    options: dict[str, Any],
-    arrays: Sequence[np.ndarray],
-    repeat: int,
-) -> FunctionProfile:
-    """The profile of a graph compiled with these options of `bind`, called with arrays."""
-    from .binding import mark
-
-    with graph.context:
-        function = symbols(graph.module)[graph.name]
-        is_static = mark(function, options["donated"], options["static_alloc"])
-        places = storage_of_results(function)
-        try:
-            is_planned = STATIC in function.attributes or bool(places)
-            lowered, ops = pipeline.lower(graph.module, target, options["remat"])
-            text = lowered.operation.get_asm(enable_debug_info=True)
-        finally:
-            unmark(function)
-    image, commands = compile_sites(text, target, graph.name, ops, is_planned)
-    with tempfile.TemporaryDirectory(prefix="gradopt-profile-") as name:
-        folder = pathlib.Path(name)
-        inputs = [_input(folder / f"{i}.bin", array) for i, array in enumerate(arrays)]
-        for result, _ in places:
-            spec = graph.output_specs[result]
-            inputs.append(f"{_type(spec.shape, spec.dtype)}=0")
-        if is_static:
-            about = Module(image, target.driver).about(graph.name)
-            inputs.append(f"&{max(int(about['iree.abi.transients.size.constant']), 64)}xi8")
-        (folder / "module.vmfb").write_bytes(image)
-        records = _recorded(folder, target.driver, graph.name, inputs, repeat + 1)
-    return _profile(graph.name, records, commands, repeat + 1)
-
-
-def _type(shape: Sequence[int | None], dtype: np.dtype) -> str:
-    return "x".join([*map(str, shape), ELEMENTS[dtype.name]])
-
-
-def _input(path: pathlib.Path, array: np.ndarray) -> str:
-    """An argument as IREE's tools take it."""
-    text = _type(array.shape, array.dtype)
-    if not array.size:
-        return text
-    path.write_bytes(array.astype(array.dtype.newbyteorder("="), copy=False).tobytes())
-    return f"{text}=@{path}"
-
-
-def _recorded(
-    folder: pathlib.Path, driver: str, name: str, inputs: Sequence[str], calls: int
-) -> list[dict[str, Any]]:
-    """What IREE records of some calls."""
-    _tool(
-        "iree-benchmark-module",
-        f"--module={folder / 'module.vmfb'}",
-        f"--device={driver}",
-        f"--function={name}",
-        *(f"--input={i}" for i in inputs),
-        f"--benchmark_min_time={calls}x",
-        f"--device_profiling_mode={MODES}",
-        f"--device_profiling_output={folder / 'profile'}",
-    )
-    text = _tool("iree-profile", "export", "--format=ireeperf-jsonl", str(folder / "profile"))
-    return [json.loads(line) for line in text.splitlines()]
-
-
-def _tool(name: str, *arguments: str) -> str:
-    try:
-        done = subprocess.run(
-            [TOOLS / name, *arguments], capture_output=True, text=True, timeout=TIME_LIMIT
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise ProfileError(f"'{name}' of IREE's runtime could not be run: {error}") from None
-    if done.returncode:
-        said = (done.stderr.strip() or done.stdout.strip()).splitlines()
-        reason = " | ".join(x for x in said if "ASLR" not in x)[:600]
-        raise ProfileError(f"'{name}' of IREE's runtime ended with {done.returncode}: {reason}")
-    return done.stdout
-
-
-def _profile(
-    name: str,
-    records: Sequence[dict[str, Any]],
-    commands: Sequence[Sequence[dict[str, Any]]],
-    calls: int,
-) -> FunctionProfile:
-    """Put together what IREE recorded and where its commands come from; the first call is left out
-    where there are others.
-    """
-    sites = _sites(records, commands)
-    runs: dict[tuple[int, int], list[dict[str, Any]]] = defaultdict(list)
-    whole = []
-    for r in records:
-        if r["record_type"] != "host_execution_event" or not r["valid"]:
-            continue
-        if r["op"] == "dispatch" and (
-            site := sites.get((r["command_buffer_id"], r["command_index"]))
-        ):
-            runs[site].append(r)
-        elif r["op"] == "execute":
-            whole.append(r)
-    # What runs less often belongs to setting the module up.
-    kept = {site: found[calls > 1 :] for site, found in sorted(runs.items()) if len(found) >= calls}
-    dispatches, events = [], []
-    for (buffer, position), found in kept.items():
-        command = commands[buffer][position] if commands else {"code": found[0]["key"], "ops": []}
-        events += [(len(dispatches), *_span(r)) for r in found]
-        dispatches.append(_dispatch(command, found))
-    spans = [(-1, *_span(r)) for r in whole]
-    measured = max(calls - 1, 1)
-    first = min((start for _, start, _ in events), default=0)
-    spans = [s for s in spans if s[2] >= first]
-    total = sum(end - start for _, start, end in spans) / measured / 1e6
-    return FunctionProfile(name, measured, total, tuple(dispatches), tuple(events + spans))
-
-
-def _span(record: dict[str, Any]) -> tuple[int, int]:
-    return record["start_host_time_ns"], record["end_host_time_ns"]
-
-
-def _dispatch(command: dict[str, Any], found: Sequence[dict[str, Any]]) -> Dispatch:
-    return Dispatch(
-        tuple((name, f"{file}:{line}" if file else "") for name, file, line in command["ops"]),
-        command["code"],
-        sum(r["duration_ns"] for r in found) / len(found) / 1e6,
-        sum(r["tile_duration_sum_ns"] for r in found) / len(found) / 1e6,
-        int(np.prod(found[0]["workgroup_count"])),
-    )
-
-
-def _sites(
-    records: Sequence[dict[str, Any]], commands: Sequence[Sequence[dict[str, Any]]]
-) -> dict[tuple[int, int], tuple[int, int]]:
-    """(command buffer, index in it) of IREE's records -> (command buffer, dispatch in it) of
-    `commands`. A buffer is found by its sequence of dispatches; of several with the same, those
-    that are recorded first are those that stand first.
-    """
-    buffers: dict[int, list[tuple[int, str]]] = defaultdict(list)
-    for r in records:
-        if r["record_type"] == "command_operation" and r["op"] == "dispatch":
-            buffers[r["command_buffer_id"]].append((r["command_index"], r["key"]))
-    known: dict[tuple[str, ...], list[int]] = defaultdict(list)
-    for i, buffer in enumerate(commands):
-        known[tuple(c["code"] for c in buffer)].append(i)
-    found, seen = {}, Counter()
-    for identity, dispatches in sorted(buffers.items()):
-        keys = tuple(key for _, key in sorted(dispatches))
-        if commands and keys not in known:
-            continue
-        same = known[keys] or [identity]
-        place = same[seen[keys] % len(same)]
-        seen[keys] += 1
-        for position, (index, _) in enumerate(sorted(dispatches)):
-            found[identity, index] = place, position
-    return found
