@@ -7,7 +7,7 @@ derived function is made of gradopt ops only, so it can be differentiated again.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ..dialect.base import NO_GRADIENT, Op, wrap
@@ -331,7 +331,7 @@ def reverse(
     """
     ops = list(block.operations)
     active = _active(ops, inputs)
-    reached = _reached(ops, [result for result, _ in seeds])
+    needed = reached(ops, [result for result, _ in seeds])
     cotangents: dict[ir.Value, list[Any]] = {}
     for result, ct in seeds:
         cotangents.setdefault(result, []).append(wrap(ct))
@@ -370,7 +370,7 @@ def reverse(
             gradients_of[x] if x in gradients_of else _total(cotangents.get(x, [])) for x in inputs
         ]
         return [
-            zeros_like(wrap(x)) if t is None and x in reached else t
+            zeros_like(wrap(x)) if t is None and x in needed else t
             for x, t in zip(inputs, totals, strict=True)
         ]
 
@@ -403,13 +403,13 @@ def _is_float_tensor(kind: ir.Type) -> bool:
     return isinstance(kind, ir.RankedTensorType) and is_float_type(kind.element_type)
 
 
-def _reached(ops: list[Any], results: list[ir.Value]) -> set[ir.Value]:
+def reached(ops: Sequence[Any], results: Iterable[ir.Value]) -> set[ir.Value]:
     """Values that a result depends on, in whatever way."""
-    reached = set(results)
+    found = set(results)
     for op in reversed(ops):
-        if any(r in reached for r in op.operation.results):
-            reached.update(_read(op))
-    return reached
+        if any(r in found for r in op.operation.results):
+            found.update(_read(op))
+    return found
 
 
 def _total(contributions: list[Any]) -> Any:

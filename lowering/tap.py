@@ -12,6 +12,7 @@ from collections import Counter
 from ..dialect.base import Op
 from ..dialect.creation import ConstantOp
 from ..dialect.mlir import func, ir, place
+from .differentiate import reached
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,10 +91,11 @@ def tap(
 
 
 def _shown(function: func.FuncOp, ops: list[ir.OpView], constants: bool) -> list[Op]:
-    """The ops to tap: those that compute with an argument, and others that have a name of their
-    own.
+    """The ops to tap, of those that a result needs: what computes with an argument, and others that
+    have a name of their own.
     """
-    found = [op for op in ops if isinstance(op, Op) and _makes_tensors(op)]
+    needed = reached(ops, list(function.entry_block.operations)[-1].operation.operands)
+    found = [op for op in ops if isinstance(op, Op) and _makes_tensors(op, needed)]
     if constants:
         return found
     varying = set(function.entry_block.arguments)
@@ -109,9 +111,11 @@ def _shown(function: func.FuncOp, ops: list[ir.OpView], constants: bool) -> list
     ]
 
 
-def _makes_tensors(op: Op) -> bool:
+def _makes_tensors(op: Op, needed: set[ir.Value]) -> bool:
     results = list(op.operation.results)
-    return bool(results) and all(isinstance(r.type, ir.RankedTensorType) for r in results)
+    return any(r in needed for r in results) and all(
+        isinstance(r.type, ir.RankedTensorType) for r in results
+    )
 
 
 def _return(function: func.FuncOp, terminator: ir.OpView, values: list[ir.Value]) -> None:

@@ -78,9 +78,9 @@ class Dispatch:
 
 @dataclasses.dataclass(frozen=True)
 class FunctionProfile:
-    """The profile of one function for one signature: calls measured, milliseconds a call in
-    the median, the dispatches of a call in the order in which they are put to the device, and (dispatch or -1 for a
-    whole call, start and end in nanoseconds) of all calls.
+    """The profile of one function for one signature: calls measured, milliseconds a call in the
+    median, the dispatches of a call in the order in which they are put to the device, and
+    (dispatch or -1 for a whole call, start and end in nanoseconds) of all calls.
     """
 
     function: str

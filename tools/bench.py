@@ -138,7 +138,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--memory", action="store_true", help=memory)
     budget = "with --memory, compute values anew to stay in this: bytes, 12MiB, or a fraction (0.5)"
     parser.add_argument("--memory-budget", type=_budget, metavar="BUDGET", help=budget)
-    size = "with --emit-mlir, --memory and --profile, one of the workload's sizes, as layers=48; may be repeated"
+    size = (
+        "with --emit-mlir, --memory and --profile, a size of the workload, as layers=48; repeatable"
+    )
     parser.add_argument("--size", action="append", default=[], metavar="NAME=N", help=size)
     profile = "print where the time of a workload's step goes, by op and source line"
     parser.add_argument("--profile", choices=WORKLOADS, metavar="NAME", help=profile)
