@@ -21,9 +21,10 @@ import numpy as np
 
 from ..dialect.control import symbols
 from ..dialect.graph import Graph
+from ..dialect.mlir import ir
 from ..errors import ProfileError
 from ..lowering import pipeline
-from ..lowering.bufferize import STATIC, storage_of_results, unmark
+from ..lowering.bufferize import storage_of_results, unmark
 from ..lowering.target import Target
 from . import monitor
 from .binding import mark
@@ -99,15 +100,14 @@ def measure(
 ) -> FunctionProfile:
     """The profile of a graph compiled with these options of `bind`, called with arrays."""
     with graph.context:
-        function = symbols(graph.module)[graph.name]
+        module = ir.Module.parse(graph.module.operation.get_asm(enable_debug_info=True))
+        function = symbols(module)[graph.name]
+        unmark(function)  # another thread may be binding the graph
         is_static = mark(function, options["donated"], options["static_alloc"])
         places = storage_of_results(function)
-        try:
-            is_planned = STATIC in function.attributes or bool(places)
-            lowered, ops = pipeline.lower(graph.module, target, options["remat"])
-            text = lowered.operation.get_asm(enable_debug_info=True)
-        finally:
-            unmark(function)
+        lowered, ops = pipeline.lower(module, target, options["remat"])
+        text = lowered.operation.get_asm(enable_debug_info=True)
+    is_planned = is_static or bool(places)
     image, commands = compile_sites(text, target, graph.name, ops, is_planned)
     with tempfile.TemporaryDirectory(prefix="gradopt-profile-") as name:
         folder = pathlib.Path(name)

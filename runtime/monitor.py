@@ -20,6 +20,7 @@ from ..dialect.mlir import ir
 from ..dialect.types import TensorSpec
 from ..errors import ArgumentError
 from ..lowering import pipeline
+from ..lowering.bufferize import unmark
 from ..lowering.tap import TappedOp, Taps, tap
 from ..lowering.target import Target
 from .executable import Executable
@@ -107,14 +108,20 @@ _wrappers: tuple[Wrapper, ...] = ()
 
 
 class Table(dict[Any, Executable]):
-    """The executables of a callable, all made in one way: plain ones, or watched by `watch`."""
+    """The executables of a callable, all made in one way: plain ones, or watched by `watch`; and
+    what else is made of executables for its signatures.
+    """
 
-    watch: "Watch | None" = None
+    def __init__(self) -> None:
+        super().__init__()
+        self.watch: Watch | None = None
+        self.recorded: dict[Any, Any] = {}
 
 
 class Watched:
     """A compiled callable that can be watched. Its executables stand in `_bound`: another table
-    for each way of watching, so that calls look nowhere else.
+    for each way of watching, so that calls look nowhere else. Whoever adds to the table reads it
+    first, binds with its `watch`, and adds to that table: another may be there by then.
     """
 
     def __init__(self) -> None:
@@ -209,6 +216,8 @@ class MonitoredExecutable(Wrapped):
         from .binding import bind
 
         self.monitors = watch.monitors
+        self.out_tree = graph.out_tree
+        self.outputs = graph.output_specs
         pattern = watch.taps[0][0] if len(watch.taps) == 1 else "*"
         tapped, self.taps = tapped_graph(graph, pattern, any(i for _, i in watch.taps))
         self.ops = [(OpName.of(op), op) for op in self.taps.ops]
@@ -216,6 +225,8 @@ class MonitoredExecutable(Wrapped):
         super().__init__(bind(tapped, target, **{**options, "remat": ""}))
 
     def __call__(self, leaves: list[Any], *more: Any, **options: Any) -> Any:
+        if more and more[0] is not None:  # arrays for the results; none for the values
+            more = [*more[0], *[None] * len(self.taps.types)], *more[1:]
         result, values = self.inner(leaves, *more, **options)
         for monitor in list(self.monitors):
             monitor.report(self.ops, values)
@@ -233,6 +244,7 @@ def tapped_graph(
         found.module = ir.Module.parse(graph.module.operation.get_asm(enable_debug_info=True))
         pipeline.run(found.module, pipeline.STAGES["differentiated"])
         found.func = symbols(found.module)[graph.name]
+        unmark(found.func)  # another thread may be binding the graph
         taps = tap(found.func, pattern, inputs, constants)
         found.output_specs = [*graph.output_specs, *map(TensorSpec.from_mlir, taps.types)]
     own: Any = (0,) * len(graph.output_specs)
