@@ -8,7 +8,7 @@ import json
 import os
 import pathlib
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -87,7 +87,7 @@ class profile:  # noqa: N801 - used as a function, `with profile() as p:`
     def rows(self, by: str = "op") -> list[Row]:
         """The dispatches of all functions by `op`, `line` or `dispatch`, the slowest first. A
         dispatch's time counts for the op that it is made for; `with_ops` are others that are fused
-        into it.
+        into it. Rows by line name ops without their scopes.
         """
         if by not in BY:
             raise ArgumentError(f"profile expected rows by one of {', '.join(BY)}, got '{by}'")
@@ -95,7 +95,8 @@ class profile:  # noqa: N801 - used as a function, `with profile() as p:`
         for d in itertools.chain(*(f.dispatches for f in self.functions)):
             groups[BY[by](d)].append(d)
         total = sum(d.milliseconds for f in self.functions for d in f.dispatches) or 1.0
-        rows = [_row(found, total) for found in groups.values()]
+        name = unscoped if by == "line" else str
+        rows = [_row(found, total, name) for found in groups.values()]
         return sorted(rows, key=lambda r: (-r.milliseconds, r.op, r.where))
 
     def table(self, by: str = "op", limit: int = 30) -> rich.table.Table:
@@ -148,10 +149,17 @@ class profile:  # noqa: N801 - used as a function, `with profile() as p:`
         pathlib.Path(path).write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}))
 
 
-def _row(found: list[Dispatch], total: float) -> Row:
+def unscoped(name: str) -> str:
+    """The name of an op without name scopes: a line is run in many of them."""
+    parts = name.split(".")
+    end = parts.index("vjp") if "vjp" in parts else len(parts)
+    return ".".join(parts[max(end - 1, 0) :])
+
+
+def _row(found: list[Dispatch], total: float, name: Callable[[str], str]) -> Row:
     first = found[0]
-    ops = list(dict.fromkeys(name for d in found for name, _ in d.ops))
-    roots = list(dict.fromkeys(d.op for d in found))
+    ops = list(dict.fromkeys(name(op) for d in found for op, _ in d.ops))
+    roots = list(dict.fromkeys(name(d.op) for d in found))
     time = sum(d.milliseconds for d in found)
     return Row(
         time,
