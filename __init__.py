@@ -242,10 +242,15 @@ if _typing.TYPE_CHECKING:
     from .lowering import services
     from .lowering.residuals import print_residuals, residuals
     from .runtime.artifact import export
+    from .runtime.debug import debug_infs, debug_nans
+    from .runtime.profile import profile
 
 _LATER = {
+    "debug_infs": "runtime.debug",
+    "debug_nans": "runtime.debug",
     "export": "runtime.artifact",
     "print_residuals": "lowering.residuals",
+    "profile": "runtime.profile",
     "residuals": "lowering.residuals",
     "services": "lowering",
 }

@@ -5,6 +5,7 @@ what came, what to do.
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,3 +78,18 @@ class CompileError(GradoptError, RuntimeError):
 
 class ArtifactError(GradoptError, RuntimeError):
     """A compiled artifact is damaged, or was made for another version or machine."""
+
+
+class NonFiniteError(GradoptError, FloatingPointError):
+    """A call's results have a NaN or an infinity, and debug_nans or debug_infs is on. `op` is the
+    name of the op that made the first one, None where that was given to the call; `inputs` and
+    `outputs` are its arrays by name.
+    """
+
+    op: str | None = None
+    inputs: dict[str, Any] = {}
+    outputs: dict[str, Any] = {}
+
+
+class ProfileError(GradoptError, RuntimeError):
+    """IREE's tools could not measure a compiled function."""

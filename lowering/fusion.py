@@ -182,8 +182,9 @@ class Tree:
         ]
         if op.WIDEN:
             operands = [widened(x) for x in operands]
-        result = BODIES[type(op)](*operands, **op.read_attributes())
-        return convert(result, op.result_specs()[0].dtype)
+        with op.location:  # by which profiles find the op again
+            result = BODIES[type(op)](*operands, **op.read_attributes())
+            return convert(result, op.result_specs()[0].dtype)
 
     def _read(
         self,

@@ -711,5 +711,9 @@ def _find_states(program: Program, work: list[Work], derived: list[bool]) -> Non
             argument.kind = PARAMETER if state in early else AUXILIARY
         for read in step.reads:
             found = program.buffer_of.get(read)
-            if found and found.kind == TEMPORARY and read.type == value.type and read in made:
+            if not found or read.type != value.type or read not in made:
+                continue
+            # What waits for no cotangent was taken for part of the forward.
+            is_early = found.kind == RESIDUAL and derived[made[read]]
+            if found.kind == TEMPORARY or is_early:
                 found.kind, found.owner = GRADIENT, argument.owner

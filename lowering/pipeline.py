@@ -9,6 +9,7 @@ MLIR's own passes is handed over to MLIR.
 import dataclasses
 import difflib
 import functools
+import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 
@@ -58,6 +59,7 @@ PIPELINES = {
 """Names that stand for several passes."""
 
 MODULE = "builtin.module"
+_log = logging.getLogger("gradopt.passes")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -231,8 +233,10 @@ def run(
                     Diagnostic("", 0, 0, "error", f"pass '{step}' failed")
                 ]
                 raise PassError(found) from None
+            seconds = time.perf_counter() - start
+            _log.debug("%s: %.1f ms", step, seconds * 1e3)
             if after:
-                after(step, time.perf_counter() - start)
+                after(step, seconds)
 
 
 def stages(target: Target, remat: str = "") -> dict[str, str]:

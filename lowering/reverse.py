@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Reverse mode over the ops of a block: what gradopt-differentiate derives functions by."""
 
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 from ..dialect.base import NO_GRADIENT, Op, wrap
@@ -65,12 +66,12 @@ def reverse(
     zero though its input is reached is made of zeros. Returns, too, what stands for results of
     calls. Raises PassError with all ops that have no gradient rule.
     """
-    reached = _reached(list(block.operations), [result for result, _ in seeds], calls.pairs)
+    needed = reached(list(block.operations), [result for result, _ in seeds], calls.pairs)
     sweep = Sweep(block, inputs, seeds, calls)
     with Builder(ir.InsertionPoint(block), location):
         totals = [sweep.total(x) for x in inputs]
         gradients = [
-            zeros_like(wrap(x)) if t is None and x in reached else t
+            zeros_like(wrap(x)) if t is None and x in needed else t
             for x, t in zip(inputs, totals, strict=True)
         ]
     return gradients, sweep.replaced
@@ -193,15 +194,19 @@ def _is_float_tensor(kind: ir.Type) -> bool:
     return isinstance(kind, ir.RankedTensorType) and is_float_type(kind.element_type)
 
 
-def _reached(ops: list[Any], results: list[ir.Value], pairs: Pairs) -> set[ir.Value]:
-    """Values that a result depends on, in whatever way."""
-    reached = set(results)
+def reached(
+    ops: Sequence[Any], results: Iterable[ir.Value], pairs: Pairs | None = None
+) -> set[ir.Value]:
+    """Values that a result depends on, in whatever way; through paired calls, if `pairs` are given,
+    only where their results depend on an operand.
+    """
+    found = set(results)
     for op in reversed(ops):
-        if isinstance(op, func.CallOp) and pairs.is_paired(op):
-            reached.update(pairs.reached_operands(op, reached))
-        elif any(r in reached for r in op.operation.results):
-            reached.update(_read(op))
-    return reached
+        if pairs is not None and isinstance(op, func.CallOp) and pairs.is_paired(op):
+            found.update(pairs.reached_operands(op, found))
+        elif any(r in found for r in op.operation.results):
+            found.update(_read(op))
+    return found
 
 
 def _total(contributions: list[Any]) -> Any:

@@ -2,7 +2,7 @@
 """Binding a graph to a target: from a graph and options to something that can be called."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..dialect.control import symbols
@@ -13,6 +13,7 @@ from ..errors import DonationError
 from ..lowering.dispatch_form import in_form
 from ..lowering.marks import mark_donated, mark_static, storage_of_results, unmark
 from ..lowering.target import Target
+from . import log
 from .cache import COMPILED
 from .executable import Executable
 from .modules import module_for
@@ -31,14 +32,29 @@ def bind(
     donate_strict: bool = False,
     parts: Mapping[str, Any] | None = None,
     history: History | None = None,
+    watch: Callable[..., Executable] | None = None,
 ) -> Executable:
     """A graph compiled for a target; `donated` are positions of inputs, or a mapping of them to the
     results that take over their memory; with `donate_strict`, DonationError where one of them has
     memory that no result takes over.
 
     `parts` is what else the key consists of, by name, such as {"mode": "train"}; each part that
-    changes is named by `why()`. The miss is noted in `history`.
+    changes is named by `why()`. The miss is noted in `history`. `watch` is called instead where
+    somebody watches (monitor.py).
     """
+    if watch is not None:
+        return watch(
+            graph,
+            target,
+            donated=donated,
+            static_alloc=static_alloc,
+            remat=remat,
+            disk_cache=disk_cache,
+            donate_strict=donate_strict,
+            parts=parts,
+            history=history,
+        )
+    log.about_to_bind(graph, target)
     with graph.lock, graph.context:  # a graph may be bound by several threads, with other options
         function = symbols(graph.module)[graph.name]
         is_static = mark(function, donated, static_alloc)
@@ -50,13 +66,14 @@ def bind(
             about = {**options(graph, donated, is_static, remat), **(parts or {})}
             signature = of_graph(graph, target, about, history.origin if history else "")
             if target.name == "jit":
-                return _by_the_jit(
+                found = _by_the_jit(
                     graph, target, list(donated), is_static, remat, signature, history
                 )
+                return log.logged(found)
             module = module_for(graph, target, disk_cache, remat, signature, history)
         finally:
             unmark(function)
-    return Executable(graph, module, list(donated), places, is_static)
+    return log.logged(Executable(graph, module, list(donated), places, is_static))
 
 
 def signature_of(

@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import hashlib
 import importlib.metadata
+import logging
 import os
 import pathlib
 import threading
@@ -17,6 +18,8 @@ import platformdirs
 
 from ..errors import ArgumentError
 from .store import ABSENT, Store, parse_size, write_whole
+
+_log = logging.getLogger("gradopt.cache")
 
 __all__ = ["CacheInfo", "Found", "cache_directory", "cache_info", "find", "versions", "write_whole"]
 
@@ -109,9 +112,11 @@ def find(
             if image is None:
                 if fault != ABSENT:
                     store.discard(key, fault)
+                _log.debug("not found: %s", key)
                 made = _made(make, fault)
                 store.save(key, made.image, {"versions": versions()} | dict(about or {}))
                 return made
+    _log.debug("found on disk: %s", key)
     count(DISK)
     return Found(image, DISK)
 

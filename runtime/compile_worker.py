@@ -2,11 +2,12 @@
 """The process that runs IREE's compiler: `python compile_worker.py [process flags]`, talked to over
 stdin and stdout.
 
-A request is a JSON object {flags, size, plan} with `size` bytes of MLIR behind it; an answer is
-{ok, size, stage, diagnostics} with `size` bytes of VMFB. Each JSON object is preceded by its length
-in 4 bytes. With `plan`, memory is decided on the way (compile_arena.py): "" for no, "build" for
-yes, "report" to get what would be decided as `memory` in the answer, with no VMFB. IREE can crash
-or hang on some inputs; here it takes down only this process, which the parent replaces. It imports
+A request is a JSON object {flags, size, plan, sites} with `size` bytes of MLIR behind it; an answer
+is {ok, size, stage, diagnostics} with `size` bytes of VMFB. Each JSON object is preceded by its
+length in 4 bytes. With `plan`, memory is decided on the way (compile_arena.py): "" for no, "build"
+for yes, "report" to get what would be decided as `memory` in the answer, with no VMFB. With
+`sites`, the answer's `commands` say what dispatches come from (compile_sites.py). IREE can crash or
+hang on some inputs; here it takes down only this process, which the parent replaces. It imports
 nothing of gradopt, so that it starts fast.
 """
 
@@ -18,6 +19,7 @@ import os
 import pathlib
 import struct
 import sys
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any, BinaryIO
 
@@ -41,12 +43,19 @@ ERROR = 2
 CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
 
 
-def compile_module(source: bytes, flags: list[str], plan: str) -> tuple[dict[str, Any], bytes]:
+def compile_module(
+    source: bytes, flags: list[str], plan: str, with_sites: bool = False
+) -> tuple[dict[str, Any], bytes]:
     """The answer to one request."""
+    routes = []
     if plan:
-        planned = attempt_planned(source, flags, plan == "report")
-        if planned is not None:
-            return planned
+        routes.append(lambda session, runs: planned(session, runs, source, plan, with_sites))
+    if with_sites:
+        routes.append(lambda session, runs: with_commands(session, runs, source))
+    for route in routes:
+        answer = attempt_in_parts(route, flags)
+        if answer is not None:
+            return answer
     diagnostics: list[str] = []
     image = attempt(source, flags, diagnostics)
     if image is not None:
@@ -107,22 +116,24 @@ class Run:
         return bytes(output.map_memory())
 
 
-# --- with memory decided on the way ---------------------------------------------------------------
+# --- in parts, with something done to the module in between ---------------------------------------
+
+Answer = tuple[dict[str, Any], bytes]
 
 
-def attempt_planned(
-    source: bytes, flags: list[str], only_report: bool
-) -> tuple[dict[str, Any], bytes] | None:
-    """The answer of the route through compile_arena; None where it fails: what is wrong with the
-    module is then said by the plain route.
+def attempt_in_parts(
+    route: Callable[[Any, list["Run"]], Answer | None], flags: list[str]
+) -> Answer | None:
+    """The answer of a route that opens invocations in a session; None where it fails: what is wrong
+    with the module is then said by the plain route.
     """
     session = Session()
     runs: list[Run] = []
     try:
         session.set_flags(*flags)
-        return planned(session, runs, source, only_report)
+        return route(session, runs)
     except Exception as error:  # an IREE of another form: its own way is always there
-        sys.stderr.write(f"memory was not planned: {type(error).__name__}: {error}\n")
+        sys.stderr.write(f"not compiled in parts: {type(error).__name__}: {error}\n")
         return None
     finally:  # in this order: each refers to those after it
         for run in runs:
@@ -133,28 +144,77 @@ def attempt_planned(
         session.close()
 
 
-def planned(
-    session: Any, runs: list["Run"], source: bytes, only_report: bool
-) -> tuple[dict[str, Any], bytes] | None:
-    """attempt_planned, with what it opens in `session` and `runs`."""
-    start = Run(session, [])
-    runs.append(start)
-    start.set_phase("To", "flow")
-    if not start.parse(source) or not start.invocation.execute():
+def opened(session: Any, runs: list["Run"], module: Any = None) -> "Run":
+    """Another invocation in a session, of a module that an earlier one gave."""
+    run = Run(session, [])
+    runs.append(run)
+    if module is not None:
+        run.invocation.import_module(module)
+    return run
+
+
+def to_flow(
+    session: Any, runs: list["Run"], source: bytes, dispatches: list[Any] | None
+) -> "Run | None":
+    """The invocation of a module up to the phase flow; None where it fails. `dispatches` gets what
+    each dispatch computes.
+    """
+    run = opened(session, runs)
+    run.set_phase("To", "flow" if dispatches is None else "dispatch-creation")
+    if not run.parse(source) or not run.invocation.execute():
         return None
-    if not start.invocation.execute_text_pass_pipeline(arena.UP_TO_ALLOCATION):
+    if dispatches is None:
+        return run
+    module = run.invocation.export_module()
+    dispatches += sites().number_dispatches(module)
+    run = opened(session, runs, module)
+    run.set_phase("From", "dispatch-creation")
+    run.set_phase("To", "flow")
+    return run if run.invocation.execute() else None
+
+
+def with_commands(session: Any, runs: list["Run"], source: bytes) -> Answer | None:
+    """The answer with `commands`, memory left to IREE."""
+    dispatches: list[Any] = []
+    run = to_flow(session, runs, source, dispatches)
+    if run is None:
+        return None
+    run = opened(session, runs, run.invocation.export_module())
+    run.set_phase("From", "flow")
+    run.set_phase("To", "stream")
+    if not run.invocation.execute():
+        return None
+    return finished(session, runs, run.invocation.export_module(), dispatches)
+
+
+def finished(session: Any, runs: list["Run"], module: Any, dispatches: list[Any]) -> Answer | None:
+    """The answer with `commands` for a module of the phase stream."""
+    found = sites().commands(module, dispatches)
+    run = opened(session, runs, module)
+    run.set_phase("From", "stream")
+    return ({"ok": True, "commands": found}, run.image()) if run.invocation.execute() else None
+
+
+def planned(
+    session: Any, runs: list["Run"], source: bytes, plan: str, with_sites: bool
+) -> Answer | None:
+    """The answer with memory decided on the way."""
+    dispatches: list[Any] | None = [] if with_sites else None
+    start = to_flow(session, runs, source, dispatches)
+    if start is None or not start.invocation.execute_text_pass_pipeline(arena.UP_TO_ALLOCATION):
         return None
     module = start.invocation.export_module()
     memory = arena.plan_module(module, packing(), own_slabs(session, runs, module))
-    if only_report:
+    if plan == "report":
         return {"ok": True, "memory": memory}, b""
     if not module.verify():
         return None
-    rest = Run(session, [])
-    runs.append(rest)
-    rest.invocation.import_module(module)
+    rest = opened(session, runs, module)
     if not rest.invocation.execute_text_pass_pipeline(arena.FROM_ALLOCATION):
         return None
+    if dispatches is not None:
+        found = finished(session, runs, rest.invocation.export_module(), dispatches)
+        return found and (found[0] | {"memory": memory}, found[1])
     rest.set_phase("From", "stream")
     if not rest.invocation.execute():
         return None
@@ -165,9 +225,7 @@ def own_slabs(session: Any, runs: list["Run"], module: Any) -> dict[str, int]:
     """The bytes that IREE itself needs for the temporaries of each public function: its packings,
     laid out in a copy.
     """
-    run = Run(session, [])
-    runs.append(run)
-    run.invocation.import_module(module.clone())
+    run = opened(session, runs, module.clone())
     if not run.invocation.execute_text_pass_pipeline("util.func(iree-stream-layout-slices)"):
         return {}
     return arena.slab_sizes(run.invocation.export_module())
@@ -186,6 +244,10 @@ def load_beside(*parts: str) -> ModuleType:
 
 def packing() -> ModuleType:
     return sys.modules.get("packing") or load_beside("..", "lowering", "packing.py")
+
+
+def sites() -> ModuleType:
+    return sys.modules.get("compile_sites") or load_beside("compile_sites.py")
 
 
 def failing_stage(source: bytes, flags: list[str]) -> str:
@@ -216,7 +278,9 @@ def main() -> None:
             (size,) = struct.unpack("<I", read_exactly(sys.stdin.buffer, 4))
             request = json.loads(read_exactly(sys.stdin.buffer, size))
             source = read_exactly(sys.stdin.buffer, request["size"])
-            answer, image = compile_module(source, request["flags"], request.get("plan", ""))
+            answer, image = compile_module(
+                source, request["flags"], request.get("plan", ""), request.get("sites", False)
+            )
             header = json.dumps(answer | {"size": len(image)}).encode()
             answers.write(struct.pack("<I", len(header)) + header + image)
             answers.flush()

@@ -7,6 +7,7 @@ import atexit
 import contextlib
 import hashlib
 import json
+import logging
 import os
 import pathlib
 import re
@@ -30,6 +31,10 @@ GRADOPT_COMPILE_TIMEOUT does not say otherwise.
 """
 
 
+_log = logging.getLogger("gradopt.compile")
+_memory_log = logging.getLogger("gradopt.memory")
+
+
 class Worker:
     """A persistent compiler process; started when first needed, replaced when it dies or is
     killed.
@@ -44,28 +49,34 @@ class Worker:
         self._owner = 0
 
     def compile(
-        self, source: bytes, flags: tuple[str, ...], limit: float, plan: str = ""
+        self,
+        source: bytes,
+        flags: tuple[str, ...],
+        limit: float,
+        plan: str = "",
+        sites: bool = False,
     ) -> tuple[dict[str, Any], bytes]:
-        """The worker's answer, with stage "timeout" or "crash" where there was none; `plan` as in
-        compile_worker.py.
+        """The worker's answer, with stage "timeout" or "crash" where there was none; `plan` and
+        `sites` as in compile_worker.py.
         """
         with self.lock:
             is_fresh = self._process is None
-            answer, image = self._attempt(source, flags, limit, plan)
+            answer, image = self._attempt(source, flags, limit, plan, sites)
             if answer.get("stage") == "crash" and not is_fresh:
                 # Somebody else may have ended it, or an earlier module spoilt it.
-                answer, image = self._attempt(source, flags, limit, plan)
+                answer, image = self._attempt(source, flags, limit, plan, sites)
             if answer.get("stage") in ("crash", "timeout") and plan == "build":
-                answer, image = self._attempt(source, flags, limit, "")  # IREE's own way
+                answer, image = self._attempt(source, flags, limit, "", sites)  # IREE's own way
             return answer, image
 
     def _attempt(
-        self, source: bytes, flags: tuple[str, ...], limit: float, plan: str
+        self, source: bytes, flags: tuple[str, ...], limit: float, plan: str, sites: bool
     ) -> tuple[dict[str, Any], bytes]:
         process = self._running()
         deadline = time.monotonic() + limit
         try:
-            request = json.dumps({"flags": flags, "size": len(source), "plan": plan}).encode()
+            about = {"flags": flags, "size": len(source), "plan": plan, "sites": sites}
+            request = json.dumps(about).encode()
             assert process.stdin is not None
             process.stdin.write(struct.pack("<I", len(request)) + request + source)
             process.stdin.flush()
@@ -177,6 +188,16 @@ def compile_linalg(
     return _down_the_ladder(text, target, name, locate or {}, "build" if plan else "")[1]
 
 
+def compile_sites(
+    text: str, target: Target, name: str, locate: dict[str, list[str]], plan: bool
+) -> tuple[bytes, list[list[dict[str, Any]]]]:
+    """As compile_linalg, with what each command of the module's command buffers comes from; none
+    where that is not known.
+    """
+    answer, image = _down_the_ladder(text, target, name, locate, "build" if plan else "", True)
+    return image, answer.get("commands", [])
+
+
 def plan_linalg(text: str, target: Target, name: str) -> dict[str, Any]:
     """What would be decided about the memory of each public function of a module, by name; {} where
     the route that decides fails.
@@ -185,7 +206,12 @@ def plan_linalg(text: str, target: Target, name: str) -> dict[str, Any]:
 
 
 def _down_the_ladder(
-    text: str, target: Target, name: str, locate: dict[str, list[str]], plan: str
+    text: str,
+    target: Target,
+    name: str,
+    locate: dict[str, list[str]],
+    plan: str,
+    sites: bool = False,
 ) -> tuple[dict[str, Any], bytes]:
     if not target.ladder:
         raise CompileError(
@@ -197,13 +223,26 @@ def _down_the_ladder(
     failures: list[tuple[Rung, dict[str, Any]]] = []
     for rung in target.ladder:
         flags = (*target.flags, *rung.flags)
-        answer, image = _worker(rung.process_flags).compile(source, flags, limit, plan)
+        begin = time.perf_counter()
+        answer, image = _worker(rung.process_flags).compile(source, flags, limit, plan, sites)
+        seconds = time.perf_counter() - begin
         if answer["ok"]:
+            _log.info("'%s' by IREE: rung '%s', %.2f s", name, rung.name, seconds)
+            for function, sizes in answer.get("memory", {}).items():
+                _memory_log.info("'%s': %s", function, _sizes(sizes))
             if failures:
                 _warn(name, rung, failures[0][1])
             return answer, image
+        _log.info("'%s' by IREE: rung '%s' failed, %.2f s", name, rung.name, seconds)
         failures.append((rung, answer))
     raise CompileError(_explain(text, target, name, failures, locate))
+
+
+def _sizes(plan: dict[str, Any]) -> str:
+    """The bytes that a memory plan of compile_arena.py is about."""
+    return ", ".join(
+        f"{n} {plan[n]}" for n in ("arena", "iree", "bound") if plan.get(n) is not None
+    )
 
 
 def _warn(name: str, rung: Rung, first: dict[str, Any]) -> None:

@@ -30,8 +30,8 @@ from .composed import INLINE_LIMIT, call_in_trace, output_names
 from .device import Array
 from .dlpack import from_other
 from .executable import Executable
+from .monitor import Watched
 from .options import GradReq, Options, check_requests, refuse_for_graphs
-from .recent import Recent
 from .recorded import Differentiable
 from .requests import frozen, owners_of, requests_of
 from .serial import parsed, serialized
@@ -130,7 +130,7 @@ def deserialize(text: str) -> "CachedFunction":
     return compile(graph, **options)
 
 
-class CachedFunction:
+class CachedFunction(Watched):
     """A function compiled when it is called, once for each signature; safe to call from several
     threads.
     """
@@ -147,14 +147,13 @@ class CachedFunction:
         self.target = options.target
         self.remat = options.remat
         self._warned = False
-        self._bound = Recent(self.name)
-        self._recorded = Recent(self.name)
         self._history = History(origin_of(fn))
         self._lock = threading.Lock()
         # by signature, so that others are not waited for
         self._locks: weakref.WeakValueDictionary[Any, Any] = weakref.WeakValueDictionary()
         self._thread = threading.local()
         self._grad_req = options.grad_req
+        super().__init__(self.name)
 
     @property
     def name(self) -> str:
@@ -231,12 +230,12 @@ class CachedFunction:
             return vjp(self, *arguments)
         grad_req = self._grad_req
         key = (*self._key(arguments, leaves, structure), frozen(grad_req))
-        recorded = self._recorded.get(key)
+        recorded = self._bound.recorded.get(key)
         if recorded is None:
             if not isinstance(structure, int):  # what was converted, as the arrays it is now
                 arguments = trees.unflatten(structure, leaves)
             with self._lock_of(key):
-                recorded = self._recorded.get(key) or self._record(key, grad_req, arguments)
+                recorded = self._bound.recorded.get(key) or self._record(key, grad_req, arguments)
         return recorded.record(list(leaves))
 
     def forward(self, *arguments: Any, **keywords: Any) -> Any:
@@ -259,23 +258,28 @@ class CachedFunction:
 
     def _record(self, key: Any, grad_req: GradReq, arguments: tuple[Any, ...]) -> Differentiable:
         """Compile the forward and the backward for a signature."""
-        self._check_promise(key, self._recorded, arguments)
+        table = self._bound
+        self._check_promise(key, table.recorded, arguments)
         graph = self._graph(arguments)
         requests = self._requests(graph, grad_req)
         from ..lowering.record import record
 
         recording = record(graph, requests)
+        named = zip(graph.input_names, requests, strict=True)
+        parts = {f"grad_req of '{name}'": request for name, request in named}
         about: dict[str, Any] = {
             "static_alloc": self.options.static_alloc,
             "disk_cache": self.options.disk_cache,
-            "parts": {"mode": key[0], "grad_req": list(requests)},
+            "parts": {"mode": key[0]} | parts,
             "history": self._history,
+            "watch": table.watch,
         }
         forward = bind(recording.forward, self.target, **about)
         totals = recording.totals()
         backward = bind(recording.backward, self.target, donated=totals, **about)
-        self._recorded[key] = Differentiable(graph, recording, forward, backward, requests)
-        return self._recorded[key]
+        found = Differentiable(graph, recording, forward, backward, requests)
+        table.recorded[key] = found
+        return found
 
     def _requests(self, graph: Graph, grad_req: GradReq) -> tuple[str, ...]:
         """What is done with the gradient by each input. Raises where calls cannot be recorded."""
@@ -436,7 +440,7 @@ class CachedFunction:
         the next calls bind them again.
         """
         self._bound.clear()
-        self._recorded.clear()
+        self._bound.recorded.clear()
 
     def _mark(self, graph: Graph, module: ir.Module) -> bool:
         """Write the options into a graph's module; whether allocation is static."""
@@ -457,9 +461,10 @@ class CachedFunction:
 
     def _bind(self, key: Any, arguments: tuple[Any, ...]) -> Executable:
         """Compile for a signature."""
-        self._check_promise(key, self._bound, arguments)
+        table = self._bound  # another one from when somebody begins to watch
+        self._check_promise(key, table, arguments)
         graph = self._graph(arguments)
-        executable = bind(
+        executable = table[key] = bind(
             graph,
             self.target,
             donated=self._donated(graph),
@@ -469,6 +474,7 @@ class CachedFunction:
             parts={"mode": key[0]},
             history=self._history,
             donate_strict=self.options.donate_strict,
+            watch=table.watch,
         )
         if self.options.static_alloc and not executable.is_static and not self._warned:
             self._warned = True
@@ -477,7 +483,6 @@ class CachedFunction:
                 "without static_alloc",
                 stacklevel=3,
             )
-        self._bound[key] = executable
         return executable
 
     def _check_promise(

@@ -6,6 +6,7 @@ function that is compiled again and again, under the same key, costs nothing.
 """
 
 import collections
+import logging
 import threading
 import time
 import weakref
@@ -21,6 +22,8 @@ from .device import Module
 from .recent import tables
 from .signature import Signature
 from .why import History
+
+_log = logging.getLogger("gradopt.cache")
 
 KEPT, KEPT_BYTES = 128, 1 << 28
 """Modules that are kept though nothing is bound to them, and their bytes."""
@@ -119,6 +122,7 @@ def module_for(
     module, was_there = _modules.find(signature.key, make)
     if was_there:
         cache.count(cache.MEMORY)
+        _log.debug("'%s' found in memory: %s", graph.name, signature.key)
     if history is not None:
         history.add(signature, source, disk, time.perf_counter() - start)
     return module

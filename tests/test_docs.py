@@ -33,6 +33,7 @@ COMPILED = {
     "ops.md",
     "random.md",
     "compile.md",
+    "debugging.md",
     "artifacts.md",
     "memory.md",
     "recording.md",

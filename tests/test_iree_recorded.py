@@ -43,7 +43,7 @@ def test_add_in_place() -> None:
         assert total.buffer_view() is view
         assert pullback.nbytes == 0, step
         np.testing.assert_allclose(total, want, rtol=1e-4, atol=1e-5)
-    (recorded,) = f._recorded.values()
+    (recorded,) = f._bound.recorded.values()
     assert recorded.backward.in_place, "the gradient is added by a copy"
 
 

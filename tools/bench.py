@@ -2,6 +2,7 @@
 """gradopt-bench: whole training steps, timed; one JSON line a workload."""
 
 import argparse
+import dataclasses
 import json
 import pathlib
 import statistics
@@ -16,6 +17,7 @@ import rich.console
 from ..dialect.graph import trace
 from ..lowering import pipeline
 from ..lowering.bufferize import mark_donated
+from ..runtime.profile import BY
 from .bench_memory import STEPS, memory_row
 from .workloads import WORKLOADS, train_step
 
@@ -95,6 +97,21 @@ def _budget(text: str) -> float | int | str:
         return text
 
 
+def _profile(options: argparse.Namespace) -> int:
+    """Print the profile of a workload's step; `-o` gets the trace."""
+    start, batch, loss = WORKLOADS[options.profile](**dict(map(_size, options.size)))
+    step = go.compile(train_step(loss), donate=0, target=options.target)
+    with go.profile() as found:
+        step(start, *batch)
+    if options.json:
+        print(json.dumps([dataclasses.asdict(row) for row in found.rows(options.by)]))
+    else:
+        rich.console.Console(width=140).print(found.table(options.by))
+    if options.output:
+        found.save(options.output)
+    return 0
+
+
 def main(arguments: list[str] | None = None) -> int:
     """The command; returns its exit status."""
     parser = argparse.ArgumentParser(
@@ -115,15 +132,21 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--target", default="cpu", help="what to compile for (default: cpu)")
     emit = "print the step of a workload as MLIR, differentiated and simplified, and time nothing"
     parser.add_argument("--emit-mlir", choices=WORKLOADS, metavar="NAME", help=emit)
-    parser.add_argument("-o", dest="output", help="with --emit-mlir, the file to write")
+    output = "with --emit-mlir, the file to write; with --profile, one for a Perfetto trace"
+    parser.add_argument("-o", dest="output", help=output)
     memory = "print what steps need of memory, planned and real (docs/memory.md), and time nothing"
     parser.add_argument("--memory", action="store_true", help=memory)
     budget = "with --memory, compute values anew to stay in this: bytes, 12MiB, or a fraction (0.5)"
     parser.add_argument("--memory-budget", type=_budget, metavar="BUDGET", help=budget)
     size = (
-        "with --emit-mlir and --memory, one of the workload's sizes, as layers=48; may be repeated"
+        "with --emit-mlir, --memory and --profile, a size of the workload, as layers=48; repeatable"
     )
     parser.add_argument("--size", action="append", default=[], metavar="NAME=N", help=size)
+    profile = "print where the time of a workload's step goes, by op and source line"
+    parser.add_argument("--profile", choices=WORKLOADS, metavar="NAME", help=profile)
+    by = "with --profile, what the rows are: op, line or dispatch (default: op)"
+    parser.add_argument("--by", choices=BY, default="op", help=by)
+    parser.add_argument("--json", action="store_true", help="with --profile, all rows as JSON")
     options = parser.parse_args(arguments)
     if options.emit_mlir:
         try:
@@ -132,6 +155,8 @@ def main(arguments: list[str] | None = None) -> int:
             parser.error(f"--size: {error}")
         pathlib.Path(options.output).write_text(text) if options.output else print(text, end="")
         return 0
+    if options.profile:
+        return _profile(options)
     names = options.workloads.split(",")
     for name in names:
         if name not in WORKLOADS:
