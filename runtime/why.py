@@ -108,7 +108,8 @@ class Miss:
             return ["this is the first signature of the function"]
         other = COMPARED[self.compared]
         if not self.changes:
-            return [f"equal to {other}, which is no longer in memory"]
+            shares = "whose module it shares" if self.compared == "code" else "which was dropped"
+            return [f"equal to {other}, {shares}"]
         return [f"compared with {other}:", *(f"  {change}" for change in self.changes)]
 
 
@@ -228,7 +229,8 @@ def _shown(value: Any) -> str:
     if value is None:
         return NOTHING
     if isinstance(value, (list, tuple)):
-        return " ".join(map(_shown, value)) or NOTHING
+        shown = (_shown(v) for v in value)
+        return " ".join(v for v in shown if v != NOTHING) or NOTHING
     return str(value) or NOTHING
 
 
