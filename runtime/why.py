@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from .cache import COMPILED, DISK, MEMORY, disk_store
-from .signature import Signature
+from .signature import Signature, digest
 
 REMEMBERED = 128
 """Signatures that a compiled function remembers, to compare with."""
@@ -108,7 +108,8 @@ class Miss:
             return ["this is the first signature of the function"]
         other = COMPARED[self.compared]
         if not self.changes:
-            return [f"equal to {other}, which is no longer in memory"]
+            shares = "whose module it shares" if self.compared == "code" else "which was dropped"
+            return [f"equal to {other}, {shares}"]
         return [f"compared with {other}:", *(f"  {change}" for change in self.changes)]
 
 
@@ -119,20 +120,24 @@ class History:
 
     def __init__(self, origin: str = "") -> None:
         self.origin = origin
-        self._earlier: collections.deque[Signature] = collections.deque(maxlen=REMEMBERED)
+        self._earlier: collections.OrderedDict[str, Signature] = collections.OrderedDict()
         self._lock = threading.Lock()
         self.latest: Miss | None = None
 
     def add(self, signature: Signature, source: str, disk: str, seconds: float) -> Miss:
         """Note a miss."""
         with self._lock:
-            whose, nearest = "call", _nearest(self._earlier, signature)
+            whose, nearest = "call", _nearest(self._earlier.values(), signature)
             if nearest is None:
                 others = [m.signature for m in list(_misses)]
                 same = [s for s in others if s.origin == signature.origin]
                 whose, nearest = "code", _nearest(same, signature)
             miss = Miss(signature, source, disk, seconds, time.time(), nearest, whose)
-            self._earlier.append(signature)
+            name = digest(signature.described)
+            self._earlier[name] = signature
+            self._earlier.move_to_end(name)
+            if len(self._earlier) > REMEMBERED:
+                self._earlier.popitem(last=False)
             self.latest = miss
         _misses.append(miss)
         return miss
@@ -224,7 +229,8 @@ def _shown(value: Any) -> str:
     if value is None:
         return NOTHING
     if isinstance(value, (list, tuple)):
-        return " ".join(map(_shown, value)) or NOTHING
+        shown = (_shown(v) for v in value)
+        return " ".join(v for v in shown if v != NOTHING) or NOTHING
     return str(value) or NOTHING
 
 

@@ -46,6 +46,7 @@ IN_PROCESS = {
     "gradopt-compile": "gradopt.tools.compile",
     "gradopt-check": "gradopt.tools.check",
     "gradopt-bench": "gradopt.tools.bench",
+    "gradopt-cache": "gradopt.tools.cache",
 }
 PROGRAMS = {"gradopt-run", "iree-run-module"}  # started as a user does: they are about deployment
 NOT_RUN = {"make", "pip", "git", "cd"}
