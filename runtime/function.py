@@ -142,6 +142,8 @@ class CachedFunction:
             arguments = positional(self.fn, arguments, keywords)
         leaves, structure = self._leaves(arguments)
         if structure is None and not isinstance(self.fn, Graph):
+            if out is not None:
+                raise ArgumentError(f"'{self.__name__}' expected no `out` in a trace, got one")
             return self.fn(*arguments)  # in a trace: part of what is being built
         key = self._key(leaves, structure)
         executable = self._bound.get(key)
