@@ -54,6 +54,8 @@ def chosen(module: ir.Module) -> str:
                 return "async"
             seconds += costs.cost(op).seconds
             derivatives += isinstance(op, DerivativeOp)
+        if seconds > INLINE_SECONDS:
+            break
     return "inline" if seconds * DERIVATIVE**derivatives <= INLINE_SECONDS else "async"
 
 
