@@ -72,6 +72,7 @@ class Module:
         self._module = iree.VmModule.copy_buffer(instance(), image)
         hal = iree.create_hal_module(instance(), self.device)
         self.context = iree.VmContext(instance(), modules=[hal, self._module])
+        self._is_async: dict[str, bool] = {}
 
     def function(self, name: str) -> Any:
         """The exported function, or None."""
@@ -88,7 +89,10 @@ class Module:
         for argument in arguments:
             given.push_ref(argument)
         found = iree.VmVariantList(results)
-        if is_async(function):
+        name = function.name
+        if name not in self._is_async:
+            self._is_async[name] = is_async(function)
+        if self._is_async[name]:
             pending = dispatch.Pending(self.device, function.name)
             self.submit(function, given, found, pending)
             pending.wait()

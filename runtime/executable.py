@@ -55,6 +55,7 @@ class Executable:
         about = module.about(graph.name)
         self.in_place = _in_place(about)
         self.result_of = {position: result for result, position in places if position is not None}
+        self.returned = sorted(set(range(self.count)) - {result for result, _ in places})
         self.arena_size = int(about.get("iree.abi.transients.size.constant", 0))
         self.arenas: list[Any] = []
         self.pools: dict[int, list[Any]] = {result: [] for result, _ in places}
@@ -76,10 +77,10 @@ class Executable:
         self.imports: list[Import | None] = [None] * len(self.inputs)
         self.count = len(self.outputs)
         self.is_leaf = graph.out_tree is not None and trees.is_leaf(graph.out_tree)
-        self.is_single = self.count == 1
         self.known: list[Any] = [
             None if None in s.shape else (s.shape, s.dtype) for s in self.outputs
         ]
+        self.is_known = all(self.known)
 
     def __call__(self, leaves: Sequence[Any], out: Sequence[Any] | None = None) -> Any:
         """The results for the leaves of the arguments, NumPy arrays or Arrays of the right types.
@@ -144,8 +145,11 @@ class Executable:
         except RuntimeError as error:
             raise invocation_error(self.function, given, error) from None
         get, kind = found.get_as_object, iree.HalBufferView
-        if self.is_single:
-            return [self.array(0, get(0, kind))]
+        if self.is_known:
+            return [
+                Array(get(i, kind), shape, dtype, None, device)
+                for i, (shape, dtype) in enumerate(self.known)
+            ]
         return [self.array(i, get(i, kind)) for i in range(self.count)]
 
     def array(
@@ -176,13 +180,16 @@ class Executable:
 
     def check_devices(self, leaves: Sequence[Any]) -> None:
         """B18: raise where inputs are on several devices, or on another than the function's."""
+        for leaf in leaves:
+            if type(leaf) is Array and leaf.device != self.device:
+                break
+        else:
+            return
         placed = [
             (name, leaf.device)
             for name, leaf in zip(self.names, leaves, strict=True)
             if isinstance(leaf, Array)
         ]
-        if all(device == self.device for _, device in placed):
-            return
         first, on = placed[0]
         other = next(((name, device) for name, device in placed if device != on), None)
         got = f"'{first}' on {on}" + (f" and '{other[0]}' on {other[1]}" if other else "")
@@ -248,8 +255,6 @@ class Call:
         """
         e = self.executable
         self._take_donations()
-        if e.writes and not e.is_async:
-            dispatch.settle()
         overwritten: dict[int | None, tuple[Any, Lease | None]] = {}
         given = iree.VmVariantList(len(self.leaves) + len(e.places) + 3)
         for i, leaf in enumerate(self.leaves):
@@ -260,11 +265,11 @@ class Call:
         if e.is_static:
             self.arena = _pop(e.arenas) or allocate_arena(e.allocator, e.arena_size)
             given.push_ref(self.arena)
-        returned = iree.VmVariantList(len(e.outputs))
+        returned = iree.VmVariantList(e.count)
         pending = self._invoke(given, returned)
-        found: list[tuple[Any, Lease | None]] = [
-            (returned.get_as_object(i, iree.HalBufferView), None) for i in range(len(e.outputs))
-        ]
+        found: list[Any] = [None] * e.count
+        for i in e.returned:
+            found[i] = returned.get_as_object(i, iree.HalBufferView), None
         for (result, position), where in zip(e.places, places, strict=True):
             found[result] = where
             if position in self.donations and position not in e.in_place:
@@ -276,6 +281,8 @@ class Call:
         if not e.is_async:
             for call in self.after:
                 call.wait()
+            if e.writes:  # calls under way may read what it writes to
+                dispatch.settle()
             dispatch.check_process()
             e.module.run_now(e.function, given, returned)
             return None

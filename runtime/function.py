@@ -175,6 +175,8 @@ class CachedFunction(Watched):
             arguments = positional(self.fn, arguments, keywords)
         leaves, structure = self._leaves(arguments)
         if structure is None:
+            if out is not None:
+                raise ArgumentError(f"'{self.name}' expected no `out` in a trace, got one")
             return self._in_trace(arguments)
         key = self._key(arguments, leaves, structure)
         executable = self._bound.get(key)
