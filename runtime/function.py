@@ -26,6 +26,7 @@ from ..lowering.target import Target
 from ..lowering.target import target as find_target
 from .arguments import check_types, not_arrays, positional
 from .binding import bind, mark
+from .budget import settled
 from .compiler import plan_linalg
 from .device import Array
 from .executable import Executable
@@ -170,7 +171,8 @@ class CachedFunction:
         with graph.context:
             module = ir.Module.parse(graph.mlir(locations=True))
             self._mark(graph, module)
-        for name, passes in stages.items():
+        remat = settled(module, graph.name, self.target, self.remat)
+        for name, passes in pipeline.stages(self.target, remat).items():
             pipeline.run(module, passes)
             if name == stage:
                 break
@@ -185,11 +187,12 @@ class CachedFunction:
             module = ir.Module.parse(graph.mlir(locations=True))
             self._mark(graph, module)
             places = storage_of_results(symbols(module)[graph.name])
-            lowered, _ = pipeline.lower(module, self.target, self.remat)
+            remat = settled(module, graph.name, self.target, self.remat)
+            lowered, _ = pipeline.lower(module, self.target, remat)
             text = lowered.operation.get_asm(enable_debug_info=True)
         decided = plan_linalg(text, self.target, graph.name).get(graph.name, {})
         for stage in ("differentiated", "simplified", "rematerialized"):
-            pipeline.run(module, pipeline.stages(self.target, self.remat)[stage])
+            pipeline.run(module, pipeline.stages(self.target, remat)[stage])
         with graph.context:
             plan = memory_report.report(plan_memory.plan(symbols(module)[graph.name]))
         return MemoryReport.of(graph, places, decided, plan)

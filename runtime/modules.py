@@ -10,6 +10,7 @@ from ..lowering import pipeline
 from ..lowering.bufferize import STATIC, storage_of_results
 from ..lowering.target import Target
 from . import cache
+from .budget import settled
 from .compiler import compile_linalg
 from .device import Module
 from .signature import module_key
@@ -39,7 +40,7 @@ def compile_graph(module: ir.Module, name: str, target: Target, remat: str = "")
     """The VMFB of a graph's module, which is lowered in a copy."""
     function = symbols(module)[name]
     is_planned = STATIC in function.attributes or bool(storage_of_results(function))
-    lowered, ops = pipeline.lower(module, target, remat)
+    lowered, ops = pipeline.lower(module, target, settled(module, name, target, remat))
     with module.context:
         text = lowered.operation.get_asm(enable_debug_info=True)
         return compile_linalg(text, target, name, ops, is_planned)
