@@ -49,7 +49,7 @@ FENCE_COST = 1.25
 
 
 class BudgetError(PassError):
-    """A function cannot be computed in its budget; `smallest` is the smallest planned peak found."""
+    """A function has no plan in its budget; `smallest` is the smallest planned peak found."""
 
     def __init__(self, faults: Iterable[tuple[ir.Location, str]], smallest: int) -> None:
         super().__init__(failure(faults).diagnostics)
