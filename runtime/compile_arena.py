@@ -15,6 +15,7 @@ A function whose ops are not as expected is left alone. The file is loaded by th
 on its own: it imports nothing of gradopt.
 """
 
+import collections
 import dataclasses
 import json
 import re
@@ -257,9 +258,9 @@ TRANSPARENT = {"stream.timepoint.await", "util.optimization_barrier"}
 def waits_for(op: ir.Operation, timepoint: ir.Value) -> bool:
     """Whether an op waits, directly or through others, for a timepoint."""
     seen: set[ir.Value] = set()
-    left = [o for o in op.operands if is_timepoint(o) or is_resource(o)]
-    while left:
-        value = left.pop()
+    left = collections.deque(o for o in op.operands if is_timepoint(o) or is_resource(o))
+    while left:  # the nearest first: mostly it is one of these
+        value = left.popleft()
         if value == timepoint:
             return True
         if value in seen or isinstance(value.owner, ir.Block):
