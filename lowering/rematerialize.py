@@ -18,6 +18,7 @@ import numpy as np
 
 from ..dialect.control import is_public, symbols
 from ..dialect.mlir import func, ir
+from ..errors import PassError
 from . import costs
 from .cut import min_cut
 from .liveness import analyse
@@ -45,6 +46,14 @@ FENCES = 16
 """Stretches whose kept values IREE frees on their own."""
 FENCE_COST = 1.25
 """How much more memory these take, since IREE does not share it well between what it runs apart."""
+
+
+class BudgetError(PassError):
+    """A function has no plan in its budget; `smallest` is the smallest planned peak found."""
+
+    def __init__(self, faults: Iterable[tuple[ir.Location, str]], smallest: int) -> None:
+        super().__init__(failure(faults).diagnostics)
+        self.smallest = smallest
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,7 +119,8 @@ def mirror(function: func.FuncOp, policy: str) -> tuple[Report, func.FuncOp]:
     if not found:
         return Report(before, before, note="there is nothing to compute"), function
     choice = min(found, key=lambda c: (c.peak, c.seconds))
-    return rewritten(function, model, before, choice)
+    report, function = rewritten(function, model, before, choice)
+    return (dataclasses.replace(report, peak_after=before) if report.note else report), function
 
 
 def fit(function: func.FuncOp, budget: str) -> tuple[Report, func.FuncOp]:
@@ -122,40 +132,50 @@ def fit(function: func.FuncOp, budget: str) -> tuple[Report, func.FuncOp]:
     if before <= limit:
         note = "the budget is met without recomputing"
         return Report(before, before, note=note), function
-    smallest = before
     for _ in range(ATTEMPTS):
         model = Model(function)
         choice = least_work(model, goal)
         if choice is None or choice.peak > goal:
-            smallest = _smallest(model, min(before, choice.peak if choice else before))
             break
-        report, function = rewritten(function, model, min(before, limit + 1), choice)
+        report, function = rewritten(function, model, limit + 1, choice)
         if not report.note:
             return dataclasses.replace(report, peak_before=before), function
         goal -= max(choice.peak // 50, 1)  # the plan needs more than the model says
+    return _smallest(function, before, limit, goal)
+
+
+def _smallest(
+    function: func.FuncOp, before: int, limit: int, goal: int
+) -> tuple[Report, func.FuncOp]:
+    """The function with the smallest planned peak that is found by asking for a peak that there is
+    not, and then for less and less; BudgetError if even that does not fit.
+    """
+    peak = smallest = before
+    for attempt in range(ATTEMPTS):
+        model = Model(function)
+        choice = least_work(model, peak - 1 if attempt else goal)
+        if choice is None or choice.peak >= peak:
+            break
+        peak = choice.peak
+        report, function = rewritten(function, model, limit + 1, choice)
+        if not report.note:
+            return dataclasses.replace(report, peak_before=before), function
+        smallest = min(smallest, report.peak_after)
     expected = (
         f"expected a budget that @{function.name.value} can be computed in, got {limit:,} bytes"
     )
     found = (
         f"the smallest planned peak found is {smallest:,} bytes, of {before:,} without recomputing"
     )
-    raise failure([(function.location, f"{expected}; {found}")])
-
-
-def _smallest(model: Model, peak: int) -> int:
-    """The smallest peak that is found by asking for less and less."""
-    for _ in range(ATTEMPTS):
-        choice = least_work(model, peak - 1)
-        if choice is None or choice.peak >= peak:
-            break
-        peak = choice.peak
-    return peak
+    raise BudgetError([(function.location, f"{expected}; {found}")], smallest)
 
 
 def rewritten(
     function: func.FuncOp, model: Model, below: int, choice: "Choice"
 ) -> tuple[Report, func.FuncOp]:
-    """The function after a choice, or as it was if its planned peak would not be below `below`."""
+    """The function after a choice, or as it was if its planned peak, that of the report, would not
+    be below `below`: the report then has a note.
+    """
     backup = function.operation.clone(ir.InsertionPoint(function))
     total = sum(model.flops)
     copies = model.rewrite(choice.order, choice.copies, choice.fences)
@@ -164,7 +184,7 @@ def rewritten(
     if after >= below:
         function.operation.erase()
         note = f"recomputing would give a peak of {after:,} bytes; it is not done"
-        return Report(below, below, note=note), backup.opview
+        return Report(below, after, note=note), backup.opview
     backup.erase()
     percent = round(100 * extra / max(total, 1), 2)
     return Report(below, after, len(copies), percent), function

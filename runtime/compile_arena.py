@@ -15,6 +15,7 @@ A function whose ops are not as expected is left alone. The file is loaded by th
 on its own: it imports nothing of gradopt.
 """
 
+import collections
 import dataclasses
 import json
 import re
@@ -257,9 +258,9 @@ TRANSPARENT = {"stream.timepoint.await", "util.optimization_barrier"}
 def waits_for(op: ir.Operation, timepoint: ir.Value) -> bool:
     """Whether an op waits, directly or through others, for a timepoint."""
     seen: set[ir.Value] = set()
-    left = [o for o in op.operands if is_timepoint(o) or is_resource(o)]
-    while left:
-        value = left.pop()
+    left = collections.deque(o for o in op.operands if is_timepoint(o) or is_resource(o))
+    while left:  # the nearest first: mostly it is one of these
+        value = left.popleft()
         if value == timepoint:
             return True
         if value in seen or isinstance(value.owner, ir.Block):
@@ -560,7 +561,10 @@ def argument_attributes(function: ir.Operation) -> list[ir.DictAttr]:
 # --- one arena ------------------------------------------------------------------------------------
 
 
-def lifetimes(schedule: Schedule) -> dict[Memory, tuple[tuple[int, int], tuple[int, int]]]:
+Spans = dict[Memory, tuple[tuple[int, int], tuple[int, int]]]
+
+
+def lifetimes(schedule: Schedule) -> Spans:
     """When each temporary is first and last touched, as (execution, step)."""
     found = {}
     for memory, accesses in schedule._by_memory().items():
@@ -694,17 +698,121 @@ def _write_parts(group: ir.Operation, parts: list[list[int]]) -> None:
     """Replace a group by its parts, one after the other."""
     inner = commands(group)
     for part in parts:
-        if len(part) == 1:
-            inner[part[0]].move_before(group)
-            continue
-        with ir.InsertionPoint(group), group.location:
-            smaller = ir.Operation.create("stream.cmd.concurrent", regions=1)
-            block = smaller.regions[0].blocks.append()
-            with ir.InsertionPoint(block):
-                end = ir.Operation.create("stream.yield")
-            for i in part:
-                inner[i].move_before(end)
+        _write_group([inner[i] for i in part], group)
     group.erase()
+
+
+def _write_group(members: list[ir.Operation], before: ir.Operation) -> None:
+    """Move commands to where they may run side by side, in front of an op."""
+    if len(members) == 1:
+        members[0].move_before(before)
+        return
+    with ir.InsertionPoint(before), before.location:
+        group = ir.Operation.create("stream.cmd.concurrent", regions=1)
+        block = group.regions[0].blocks.append()
+        with ir.InsertionPoint(block):
+            end = ir.Operation.create("stream.yield")
+        for op in members:
+            op.move_before(end)
+
+
+# --- another order of commands --------------------------------------------------------------------
+
+
+class Batch:
+    """The commands of one execution, what each has to wait for, and the temporaries that they use:
+    `beside` bytes of others are alive meanwhile.
+    """
+
+    def __init__(
+        self, schedule: Schedule, number_: int, ties: list[Tie], spans: Spans, ordering: ModuleType
+    ) -> None:
+        self.execution = schedule.executions[number_]
+        self.ops: list[ir.Operation] = []
+        self.number: dict[tuple[int, ...], int] = {}  # by path
+        for i, op in enumerate(commands(self.execution)):
+            is_group = op.name == "stream.cmd.concurrent"
+            for j, member in enumerate(commands(op) if is_group else [op]):
+                self.number[(number_, i, j) if is_group else (number_, i)] = len(self.ops)
+                self.ops.append(member)
+        accesses = [a for a in schedule.accesses if a.path[0] == number_]
+        users: dict[Memory, dict[int, None]] = {}
+        for access in accesses:
+            if access.memory[0] == "slab":
+                users.setdefault(access.memory, {})[self._of(access)] = None
+        values = [
+            ordering.Value(
+                size_of(schedule, m), list(by), spans[m][0][0] < number_, spans[m][1][0] > number_
+            )
+            for m, by in users.items()
+        ]
+        self.beside = sum(
+            size_of(schedule, m)
+            for m, (first, last) in spans.items()
+            if first[0] < number_ < last[0] and m not in users
+        )
+        self.commands = ordering.Commands(self._before(accesses, ties), values)
+        self.order: list[int] = list(range(len(self.ops)))
+
+    def _of(self, access: Access) -> int:
+        """The number of the command that an access belongs to."""
+        return self.number.get(access.path[:3], self.number.get(access.path[:2], -1))
+
+    def _before(self, accesses: list[Access], ties: list[Tie]) -> list[list[int]]:
+        """What each command has to wait for: who wrote what it uses, and who reads what it writes.
+        A donated input that is overwritten and its new value are one memory.
+        """
+        same = {("argument", t.storage, 0): ("argument", t.donated, 0) for t in ties if t.in_place}
+        before: list[dict[int, None]] = [{} for _ in self.ops]
+        writer: dict[Memory, int] = {}
+        readers: dict[Memory, list[int]] = {}
+        for access in accesses:
+            here, memory = self._of(access), same.get(access.memory, access.memory)
+            waits = [writer[memory]] if memory in writer else []
+            if access.kind & WRITE:
+                waits += readers.pop(memory, [])
+                writer[memory] = here
+            if access.kind & READ:
+                readers.setdefault(memory, []).append(here)
+            before[here].update((c, None) for c in waits if c != here)
+        return [list(found) for found in before]
+
+    def peak(self) -> int:
+        return self.commands.peak(self.order) + self.beside
+
+    def write(self, limit: int) -> None:
+        """Put the commands in their new order, side by side where that needs no more than `limit`
+        bytes.
+        """
+        groups = [op for op in commands(self.execution) if op.name == "stream.cmd.concurrent"]
+        end = self.execution.regions[0].blocks[0].operations[-1].operation
+        for group in self.commands.side_by_side(self.order, limit - self.beside):
+            _write_group([self.ops[i] for i in group], end)
+        for group in groups:
+            group.erase()
+
+
+def reordered(function: ir.Operation, ties: list[Tie], ordering: ModuleType) -> ir.Operation | None:
+    """A copy of a function, in front of it, with its commands in an order that needs less memory
+    for temporaries; None where no such order is found.
+    """
+    copy = function.clone(ir.InsertionPoint(function))
+    schedule = Schedule(copy)
+    spans = lifetimes(schedule)
+    batches = [Batch(schedule, i, ties, spans, ordering) for i in range(len(schedule.executions))]
+    lowest, moved = 0, []
+    for batch in sorted(batches, key=Batch.peak, reverse=True):
+        if batch.peak() <= lowest:
+            break
+        batch.order = batch.commands.lowest(batch.order)
+        lowest = max(lowest, batch.peak())
+        moved.append(batch)
+    if lowest >= Groups(schedule).least_peak():
+        copy.erase()
+        return None
+    for batch in moved:
+        batch.write(lowest)
+    return copy
 
 
 @dataclasses.dataclass
@@ -840,10 +948,12 @@ def slab_sizes(module: ir.Operation) -> dict[str, int]:
     return found
 
 
-def plan_module(module: ir.Operation, packing: ModuleType, own: dict[str, int]) -> dict[str, Any]:
+def plan_module(
+    module: ir.Operation, packing: ModuleType, ordering: ModuleType, own: dict[str, int]
+) -> dict[str, Any]:
     """Rewrite a module's public functions; returns what was decided, by function, which is also
     put into each function's reflection. `own` are the bytes that IREE needs for the temporaries of
-    each.
+    each; `packing` and `ordering` are those modules of gradopt's lowering.
     """
     found = {}
     with module.context:
@@ -851,7 +961,9 @@ def plan_module(module: ir.Operation, packing: ModuleType, own: dict[str, int]) 
         for function in functions_of(module):
             name = ir.StringAttr(function.attributes["sym_name"]).value
             try:
-                found[name] = plan_function(function, bodies, packing, own.get(name, 0))
+                function, found[name] = plan_function(
+                    function, bodies, packing, ordering, own.get(name, 0)
+                )
             except UnexpectedError as reason:
                 found[name] = {"understood": False, "why": str(reason), "ties": []}
             _reflect(function, found[name])
@@ -859,10 +971,14 @@ def plan_module(module: ir.Operation, packing: ModuleType, own: dict[str, int]) 
 
 
 def plan_function(
-    function: ir.Operation, bodies: dict[str, ir.Operation], packing: ModuleType, own: int
-) -> dict[str, Any]:
-    """Rewrite one function; what was decided, as JSON has it. Nothing is changed where it raises
-    UnexpectedError.
+    function: ir.Operation,
+    bodies: dict[str, ir.Operation],
+    packing: ModuleType,
+    ordering: ModuleType,
+    own: int,
+) -> tuple[ir.Operation, dict[str, Any]]:
+    """Rewrite one function; the function, and what was decided, as JSON has it. Nothing is changed
+    where it raises UnexpectedError.
     """
     Schedule(function).order_executions()
     placed = place_results(Schedule(function))
@@ -874,10 +990,11 @@ def plan_function(
         "placed": len(placed),
         "iree": own,
         "split": 0,
+        "reordered": False,
     }
     arena = has_arena(function)
     if arena:
-        report["split"] = split_groups(Schedule(function))
+        function, report["reordered"], report["split"] = arrange(function, ties, packing, ordering)
     schedule = Schedule(function)
     values = values_of(schedule)
     size = pack(values, packing) if arena else own
@@ -887,7 +1004,26 @@ def plan_function(
     report["values"] = [dataclasses.asdict(v) for v in values.values()]
     if report["repacked"]:
         write_arena(schedule, values, size)
-    return report
+    return function, report
+
+
+def arrange(
+    function: ir.Operation, ties: list[Tie], packing: ModuleType, ordering: ModuleType
+) -> tuple[ir.Operation, bool, int]:
+    """Put a function's commands into the order that gives the smallest arena, the given one if none
+    is better: the function, whether they were reordered, how many groups were split.
+    """
+    other = reordered(function, ties, ordering)
+    split = split_groups(Schedule(function))
+    if other is None:
+        return function, False, split
+    split_there = split_groups(Schedule(other))
+    sizes = [pack(values_of(Schedule(f)), packing) for f in (function, other)]
+    if sizes[1] >= sizes[0]:
+        other.erase()
+        return function, False, split
+    function.erase()
+    return other, True, split_there
 
 
 def _reflect(function: ir.Operation, report: dict[str, Any]) -> None:

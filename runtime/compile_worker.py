@@ -204,7 +204,8 @@ def planned(
     if start is None or not start.invocation.execute_text_pass_pipeline(arena.UP_TO_ALLOCATION):
         return None
     module = start.invocation.export_module()
-    memory = arena.plan_module(module, packing(), own_slabs(session, runs, module))
+    own = own_slabs(session, runs, module)
+    memory = arena.plan_module(module, lowering("packing"), lowering("command_order"), own)
     if plan == "report":
         return {"ok": True, "memory": memory}, b""
     if not module.verify():
@@ -242,8 +243,9 @@ def load_beside(*parts: str) -> ModuleType:
     return module
 
 
-def packing() -> ModuleType:
-    return sys.modules.get("packing") or load_beside("..", "lowering", "packing.py")
+def lowering(name: str) -> ModuleType:
+    """A module of gradopt's lowering."""
+    return sys.modules.get(name) or load_beside("..", "lowering", f"{name}.py")
 
 
 def sites() -> ModuleType:

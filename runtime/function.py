@@ -365,6 +365,7 @@ class CachedFunction(Watched):
         recorded calls.
         """
         from ..lowering import pipeline  # calls that find their module on disk do without
+        from .budget import settled
 
         stages = pipeline.stages(self.target, self.remat)
         if stage not in (*stages, *RECORDED):
@@ -378,7 +379,8 @@ class CachedFunction(Watched):
         with graph.lock, graph.context:
             module = ir.Module.parse(graph.mlir(locations=True))
             self._mark(graph, module)
-        for name, passes in stages.items():
+        remat = settled(module, graph.name, self.target, self.remat)
+        for name, passes in pipeline.stages(self.target, remat).items():
             pipeline.run(module, passes)
             if name == stage:
                 break
@@ -389,19 +391,21 @@ class CachedFunction(Watched):
         arguments are used again, and what IREE and gradopt need for temporaries.
         """
         from ..lowering import memory_report, pipeline, plan_memory
+        from .budget import settled
         from .compiler import plan_linalg
         from .memory import MemoryReport
 
         graph = self.trace(*specs)
-        with graph.context:
+        with graph.lock, graph.context:
             module = ir.Module.parse(graph.mlir(locations=True))
             self._mark(graph, module)
             places = storage_of_results(symbols(module)[graph.name])
-            lowered, _ = pipeline.lower(module, self.target, self.remat)
+            remat = settled(module, graph.name, self.target, self.remat)
+            lowered, _ = pipeline.lower(module, self.target, remat)
             text = lowered.operation.get_asm(enable_debug_info=True)
         decided = plan_linalg(text, self.target, graph.name).get(graph.name, {})
         for stage in ("differentiated", "simplified", "rematerialized"):
-            pipeline.run(module, pipeline.stages(self.target, self.remat)[stage])
+            pipeline.run(module, pipeline.stages(self.target, remat)[stage])
         with graph.context:
             plan = memory_report.report(plan_memory.plan(symbols(module)[graph.name]))
         return MemoryReport.of(graph, places, decided, plan)

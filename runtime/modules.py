@@ -132,11 +132,12 @@ def compile_graph(module: ir.Module, name: str, target: Target, remat: str = "")
     """The VMFB of a graph's module, which is lowered in a copy."""
     from ..lowering import pipeline  # a module that is found on disk needs no compiler
     from ..lowering.marks import STATIC, storage_of_results
+    from .budget import settled
     from .compiler import compile_linalg
 
     function = symbols(module)[name]
     is_planned = STATIC in function.attributes or bool(storage_of_results(function))
-    lowered, ops = pipeline.lower(module, target, remat)
+    lowered, ops = pipeline.lower(module, target, settled(module, name, target, remat))
     with module.context:
         text = lowered.operation.get_asm(enable_debug_info=True)
         return compile_linalg(text, target, name, ops, is_planned)

@@ -437,7 +437,7 @@ STUB = """
 UP_TO_ALLOCATION = "{passes}"
 FROM_ALLOCATION = "symbol-dce"
 def slab_sizes(module): return {{}}
-def plan_module(module, packing, own): raise TypeError("another IREE")
+def plan_module(module, packing, ordering, own): raise TypeError("another IREE")
 """
 
 

@@ -35,6 +35,8 @@ NAMED = {
     3: "linalg.conv_3d_ndhwc_dhwcf",
 }
 MOST_PHASES = 8
+AT_ONCE = 1 << 21
+"""Bytes of columns of images that are multiplied in one product."""
 FEW_CHANNELS = 16
 
 
@@ -294,13 +296,46 @@ def _by_phases(g: ir.Value, w: ir.Value, op: Any, dtype: np.dtype) -> ir.Value:
 def _columns_times(
     columns: Sequence[ir.Value], kernels: Sequence[ir.Value], dtype: np.dtype
 ) -> ir.Value:
-    """The images joined along channels, times the kernels joined along rows."""
+    """The images joined along channels, times the kernels joined along rows; so many images at once
+    that what is joined, and its copy in tiles, stay small.
+    """
     element = build.element_of(columns[0])
-    *places, _ = build.shape_of(columns[0])
+    n, *places, _ = build.shape_of(columns[0])
     depth = sum(build.static_shape(c)[-1] for c in columns)
-    images = joined(columns, len(places), build.tensor_type([*places, depth], element))
-    rows = build.tensor_type([depth, build.static_shape(kernels[0])[-1]], element)
-    return _images_times(images, joined(kernels, 0, rows), dtype)
+    channels = build.static_shape(kernels[0])[-1]
+    rows = joined(kernels, 0, build.tensor_type([depth, channels], element))
+    at_once = _images_at_once(n, [*places, depth], dtype) if len(columns) > 1 else n
+    products = []
+    for first in range(0, n, at_once) if at_once != n else (0,):
+        if at_once == n:
+            part = columns
+        else:
+            rank = len(places) + 1
+            part = [
+                extract(
+                    c, [first] + [0] * rank, [at_once, *build.shape_of(c)[1:]], [1] * (rank + 1)
+                )
+                for c in columns
+            ]
+        images = joined(
+            part, len(places) + 1, build.tensor_type([at_once, *places, depth], element)
+        )
+        products.append(_images_times(images, rows, dtype))
+    if len(products) == 1:
+        return products[0]
+    return joined(products, 0, build.tensor_type([n, *places, channels], element))
+
+
+def _images_at_once(count: build.Extent, shape: Sequence[build.Extent], dtype: np.dtype) -> Any:
+    """The most images of a shape that divide `count` and take at most AT_ONCE bytes; all where
+    extents are unknown.
+    """
+    size = build.product([count, *shape])
+    if not isinstance(count, int) or not isinstance(size, int):
+        return count
+    size *= dtype.itemsize
+    pieces = [p for p in range(1, count + 1) if count % p == 0 and size <= p * AT_ONCE]
+    return count // pieces[0] if pieces else 1
 
 
 def _interleaved(
@@ -347,13 +382,22 @@ def _interleaved(
 @lowers(ConvWeightGradientOp)
 def conv_weight_gradient(op: Any, x: ir.Value, g: ir.Value) -> ir.Value:
     last = op.channels_last
-    x, g = pad_spatial(images_last(x, last), op.low, op.high), images_last(g, last)
+    x, g = _padded_anew(images_last(x, last), op.low, op.high), images_last(g, last)
     x = only_windows(x, op.window, op.strides, op.dilation)
     dtype = op.result_specs()[0].dtype
     channels = build.static_shape(x)[-1]
     if op.groups == 1 and channels < FEW_CHANNELS:
         return kernel_back(_all_taps_at_once(x, g, op, dtype), last)
     return kernel_back(_tap_by_tap(x, g, op, dtype), last)
+
+
+def _padded_anew(x: ir.Value, low: Sequence[int], high: Sequence[int]) -> ir.Value:
+    """Padded images that are not those of the convolution, with one more row of zeros: were they
+    equal, IREE would make them once, and keep them from the forward to here.
+    """
+    if max((*low, *high), default=0) <= 0:
+        return pad_spatial(x, low, high)
+    return pad_spatial(x, low, [max(high[0], 0) + 1 if high[0] >= 0 else high[0], *high[1:]])
 
 
 def _tap_by_tap(x: ir.Value, g: ir.Value, op: Any, dtype: np.dtype) -> ir.Value:
