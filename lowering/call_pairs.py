@@ -177,10 +177,9 @@ class CallPairs:
         replaced = dict(zip(op.operation.results, new.results, strict=False))
         for old, result in replaced.items():
             old.replace_all_uses_with(result)
-        given = [_from(s, list(new.results), operands) for s in pair.reads] + [
-            cts[i] for i in heads
-        ]
-        given = list(map(wrap, given))
+        results = list(new.results)
+        read = [_from(s, results, operands) for s in pair.reads]
+        given = [*map(wrap, read), *(cts[i] for i in heads)]
         made = call(pair.backward, *given) if pair.backward is not None else ()
         return [(i, _from(s, made, given)) for i, s in pair.contributions], replaced
 
