@@ -177,10 +177,9 @@ class CallPairs:
         replaced = dict(zip(op.operation.results, new.results, strict=False))
         for old, result in replaced.items():
             old.replace_all_uses_with(result)
-        given = [_from(s, list(new.results), operands) for s in pair.reads] + [
-            cts[i] for i in heads
-        ]
-        given = list(map(wrap, given))
+        results = list(new.results)
+        read = [_from(s, results, operands) for s in pair.reads]
+        given = [*map(wrap, read), *(cts[i] for i in heads)]
         made = call(pair.backward, *given) if pair.backward is not None else ()
         return [(i, _from(s, made, given)) for i, s in pair.contributions], replaced
 
@@ -250,7 +249,8 @@ class _Split:
             for i, v in self.met
         ]
         sources = self._sources(read)
-        labels = [_label(v, self.inputs, names) for v in read]
+        known = dict(zip(self.inputs, names, strict=True))
+        labels = [known.get(v) or _label(v) for v in read]
         labels += [f"ct{i}" for i in range(len(self.cts))]
         backward = None
         if made:
@@ -272,13 +272,16 @@ class _Split:
     def _sources(self, read: list[ir.Value]) -> list[Source]:
         """Where the caller finds what is read; adds to the forward's results what is missing."""
         found = []
+        inputs = {v: i for i, v in enumerate(self.inputs)}
+        results = {v: i for i, v in reversed(list(enumerate(self.results)))}
         for value in read:
-            if value in self.inputs:
-                found.append(Source(False, self.inputs.index(value)))
+            if value in inputs:
+                found.append(Source(False, inputs[value]))
                 continue
-            if value not in self.results:
+            if value not in results:
+                results[value] = len(self.results)
                 self.results.append(value)
-            found.append(Source(True, self.results.index(value)))
+            found.append(Source(True, results[value]))
         return found
 
     def _backward(
@@ -339,9 +342,7 @@ def _from(source: Source, results: Sequence[Any], given: Sequence[Any]) -> Any:
     return (results if source.is_result else given)[source.position]
 
 
-def _label(value: ir.Value, inputs: list[ir.Value], names: Sequence[str]) -> str:
-    if value in inputs:
-        return names[inputs.index(value)]
+def _label(value: ir.Value) -> str:
     location = value.owner.operation.location
     return location.name_str if isinstance(location, ir.NameLoc) else "residual"
 
