@@ -96,20 +96,24 @@ class Pullback:
         ArgumentError for wrong cotangents or `out`, GradientError in a second call without
         `retain_graph=True` in the first; neither changes anything.
         """
-        of = self._of
+        self._record()  # before anything is said of the arguments
         cts = self._cotangents(cotangents)
         places = self._places(out)
         with self._lock:
-            if self._kept is None:
-                raise GradientError(
-                    f"the backward of '{of.name}' was called before, and what it reads has been "
-                    "freed; call it with retain_graph=True as long as it is needed again"
-                )
-            kept = self._kept
+            kept = self._record()
             gradients = self._run(kept, cts, places)
             if not retain_graph:
                 self._kept = None
-        return of.arguments(gradients)
+        return self._of.arguments(gradients)
+
+    def _record(self) -> list[Any]:
+        """What is kept; GradientError where that has been freed."""
+        if self._kept is None:
+            raise GradientError(
+                f"the backward of '{self._of.name}' was called before, and what it reads has been "
+                "freed; call it with retain_graph=True as long as it is needed again"
+            )
+        return self._kept
 
     @property
     def nbytes(self) -> int:

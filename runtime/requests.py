@@ -24,11 +24,13 @@ def requests_of(
     """A request for each input of a graph whose arguments have the given names.
 
     Where `grad_req` says nothing, gradients by the parameters (`param`) are written, by all
-    floating-point inputs if no parameters are named. Raises ArgumentError for entries that do not
-    fit the arguments, GradientError for gradients that do not exist.
+    floating-point inputs if no parameters are named; never by auxiliary inputs. Raises
+    ArgumentError for entries that do not fit the arguments, GradientError for gradients that do not
+    exist.
     """
-    owners, states = owners_of(graph, len(arguments)), auxiliary_inputs(graph)
+    owners = owners_of(graph, len(arguments))
     given = grad_req
+    states = set(auxiliary_inputs(graph))
     if given is None or isinstance(given, str):
         wanted = options.param if options.has_roles else range(len(arguments))
         request = WRITE if given is None else given
@@ -39,21 +41,21 @@ def requests_of(
             for i, (owner, spec) in enumerate(zip(owners, graph.input_specs, strict=True))
         )
     if isinstance(given, Mapping):
-        found = _by_name(graph, given, arguments, owners)
+        found = _by_name(graph, given, arguments, owners, states)
     else:
-        found = _by_position(graph, list(given), arguments, owners)
+        found = _by_position(graph, list(given), arguments, owners, states)
+    for i in states:
+        if found[i] != NULL:
+            raise GradientError(
+                f"grad_req of '{graph.name}' expected inputs that are no states to differentiate "
+                f"by, got '{graph.input_names[i]}', which is auxiliary; ask for 'null'"
+            )
     for name, spec, request in zip(graph.input_names, graph.input_specs, found, strict=True):
         if request != NULL and not is_float(spec.dtype):
             raise GradientError(
                 f"grad_req of '{graph.name}' expected floating-point inputs to differentiate by, "
                 f"got '{name}' with dtype {spec.dtype.name}; integers and booleans have no "
                 "gradient: ask for 'null'"
-            )
-    for i in states:
-        if found[i] != NULL:
-            raise GradientError(
-                f"grad_req of '{graph.name}' expected 'null' for the state "
-                f"'{graph.input_names[i]}', which has no gradient, got {found[i]!r}"
             )
     return tuple(found)
 
@@ -66,7 +68,7 @@ def owners_of(graph: Any, count: int) -> list[int]:
 
 
 def _by_position(
-    graph: Any, given: list[str], arguments: list[str], owners: list[int]
+    graph: Any, given: list[str], arguments: list[str], owners: list[int], states: set[int]
 ) -> list[str]:
     if len(given) != len(arguments):
         raise ArgumentError(
@@ -75,12 +77,16 @@ def _by_position(
         )
     found = [NULL] * len(owners)
     for argument, request in enumerate(given):
-        _assign(found, graph, _leaves(owners, argument), request)
+        _assign(found, graph, _leaves(owners, argument), request, states)
     return found
 
 
 def _by_name(
-    graph: Any, given: Mapping[Any, str], arguments: list[str], owners: list[int]
+    graph: Any,
+    given: Mapping[Any, str],
+    arguments: list[str],
+    owners: list[int],
+    states: set[int],
 ) -> list[str]:
     """An entry is for an argument, by name or position, or for one array in it, which goes before;
     "null" is for all others.
@@ -90,7 +96,7 @@ def _by_name(
     for key, request in given.items():
         if key in arguments or (isinstance(key, int) and 0 <= key < len(arguments)):
             argument = key if isinstance(key, int) else arguments.index(key)
-            _assign(found, graph, _leaves(owners, argument), request)
+            _assign(found, graph, _leaves(owners, argument), request, states)
         elif key not in names:
             known = ", ".join(dict.fromkeys([*arguments, *names]))
             raise ArgumentError(
@@ -101,10 +107,15 @@ def _by_name(
     return found
 
 
-def _assign(found: list[str], graph: Any, leaves: list[int], request: str) -> None:
-    """A request for an argument holds for its floating-point arrays, or for its only one."""
+def _assign(
+    found: list[str], graph: Any, leaves: list[int], request: str, states: set[int]
+) -> None:
+    """A request for an argument holds for its floating-point arrays but states, or for its only
+    one.
+    """
     for i in leaves:
-        if is_float(graph.input_specs[i].dtype) or len(leaves) == 1:
+        is_trained = is_float(graph.input_specs[i].dtype) and i not in states
+        if is_trained or len(leaves) == 1:
             found[i] = request
 
 

@@ -178,9 +178,12 @@ def test_faults() -> None:
 def test_options_are_part_of_the_key() -> None:
     """B05: and the stage shows what was done."""
     from gradopt.lowering.target import target
-    from gradopt.runtime.signature import module_key
+    from gradopt.runtime.signature import of_text
 
-    keys = {module_key("text", target("cpu"), o) for o in ("", "budget=0.5", "policy=cheap")}
+    keys = {
+        of_text("f", "text", target("cpu"), {"remat": o}).key
+        for o in ("", "budget=0.5", "policy=cheap")
+    }
     assert len(keys) == 3
     step, args = chain()
     compiled = go.compile(step, memory_budget=0.5)
