@@ -149,7 +149,9 @@ def test_policy_that_raises_the_arena_is_not_used() -> None:
     w, x = np.eye(8, dtype=np.float32), np.ones((16, 8), np.float32)
     step = go.grad(lambda w, x: (go.tanh(x @ w) @ w).sum())
     whole = go.compile(step, static_alloc=True).memory_report(w, x).arena
-    for options in ({"remat": "all"}, {"remat": "cheap"}, {"memory_budget": "1MiB"}):
+    choices: list[dict[str, Any]]
+    choices = [{"remat": "all"}, {"remat": "cheap"}, {"memory_budget": "1MiB"}]
+    for options in choices:
         less = go.compile(step, static_alloc=True, **options).memory_report(w, x).arena
         assert less <= whole
 
