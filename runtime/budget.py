@@ -9,6 +9,7 @@ the budget, the pass is run again with what IREE adds taken off, a few times.
 
 from ..dialect.control import symbols
 from ..dialect.mlir import ir
+from ..errors import CompileError
 from ..lowering import pipeline
 from ..lowering.marks import STATIC
 from ..lowering.passes import failure
@@ -87,5 +88,8 @@ class _Search:
         lowered, _ = pipeline.lower(self.module, self.target, remat)
         report = report_of(symbols(lowered)[self.name]) or Report(0, 0)
         text = lowered.operation.get_asm(enable_debug_info=True)
-        found = plan_linalg(text, self.target, self.name).get(self.name, {})
+        try:
+            found = plan_linalg(text, self.target, self.name).get(self.name, {})
+        except CompileError:  # the function is compiled, or refused, without looking ahead
+            found = {}
         return (found["arena"] if found.get("repacked") else found.get("iree")), report

@@ -10,6 +10,7 @@ import gradopt as go
 import numpy as np
 import pytest
 from gradopt.dialect.types import TensorSpec
+from gradopt.lowering.linalg import convolution
 
 from . import test_arrange, test_einsum, test_windows
 from .helpers import compile_many, linalg_function, run_reference
@@ -148,3 +149,19 @@ def test_unknown_batch(name: str) -> None:
     (want,) = run_reference(fn, x)
     got = np.asarray(go.compile(go.trace(fn, TensorSpec(shape)))(x))
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
+def test_columns_a_few_images_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both gradients of a strided convolution, the columns of the input's in several parts."""
+    x, w = rng.normal(size=(6, 7, 8, 3)).astype(F32), rng.normal(size=(3, 3, 3, 5)).astype(F32)
+
+    def gradients(x: Any, w: Any) -> Any:
+        y, pull = go.vjp(lambda x, w: go.conv(x, w, 2, 1), x, w)
+        return pull(go.sin(y))
+
+    compiled = go.compile(gradients, disk_cache=False)
+    at_once = compiled.mlir("linalg", x, w).count("linalg.matmul")
+    monkeypatch.setattr(convolution, "AT_ONCE", 2000)
+    assert compiled.mlir("linalg", x, w).count("linalg.matmul") > at_once
+    for got, want in zip(compiled(x, w), run_reference(gradients, x, w), strict=True):
+        np.testing.assert_allclose(np.asarray(got), want, rtol=2e-5, atol=2e-5)

@@ -4,7 +4,8 @@
 
 - forward: pad, then the named convolution;
 - input gradient: for stride 1 pad, then the named convolution with the kernel turned round; for
-  small strides one matrix product for each phase of the stride, put together by selects; otherwise
+  small strides one matrix product for each phase of the stride (so many images at once that their
+  columns stay small), put together by selects; otherwise
   zeros between the elements, as for stride 1;
 - weight gradient: one matrix product for each tap; for few channels one product with all taps'
   elements as rows.
