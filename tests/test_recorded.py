@@ -370,6 +370,25 @@ def test_recorded_in_predict_mode(options: dict[str, Any]) -> None:
     np.testing.assert_array_equal(fixed.vjp(x)[1](ones)[0], 2 * ones)
 
 
+def test_modes_in_a_trace() -> None:
+    """B17, B23: a function in another is what it is in the mode of that, or of its own; both can
+    stand in one trace.
+    """
+    x = f32(4, 3)
+    follows, fixed = compiled(normalized), compiled(normalized, mode="infer")
+
+    def both(x: Any) -> Any:
+        with go.infer_mode():
+            inside = follows(x)
+        return follows(x), inside, fixed(x), follows(x)
+
+    trained, inside, inferred, again = compiled(both)(x)
+    np.testing.assert_allclose(trained, 2 * (x - x.mean(0)) / x.std(0), rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(trained, again)
+    for found in (inside, inferred):
+        np.testing.assert_allclose(found, 2 * x, rtol=1e-6)
+
+
 def test_modes_are_of_a_thread_and_restored() -> None:
     """B23, B25: also where a function raises while it is traced."""
     seen: list[bool] = []
