@@ -25,6 +25,8 @@ WORK = 1_000_000
 """Pairs that are looked at in all; each packing that is begun is finished."""
 TRIES = 300
 """Most packings that the local search makes."""
+CLOSE, LONGER = 1.01, 10
+"""How much more is spent, of both, as long as the best packing is not this close to the bound."""
 PATIENCE = 20
 """Packings without a gain after which the local search goes back to the best one."""
 
@@ -175,9 +177,10 @@ class _Problem:
                 best, kept, least = rank, offsets, self._total(offsets)
         draw = random.Random(0).random
         rank, offsets, failed = list(best), kept, 0
-        for _ in range(TRIES):
+        for tried in range(TRIES * LONGER):
             work += 2 * self.pairs
-            if work > WORK:
+            more = LONGER if least > self.bound * CLOSE else 1
+            if work > WORK * more or tried >= TRIES * more:
                 return
             self._prefer(rank, offsets, least, draw)
             offsets = self._lowest_first(rank, near)
