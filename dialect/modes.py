@@ -7,29 +7,27 @@ from collections.abc import Iterator
 
 MODES = ("train", "infer")
 
-_training = contextvars.ContextVar("gradopt_training", default=True)
+_mode = contextvars.ContextVar("gradopt_mode", default="train")
+
+current_mode = _mode.get
+"""The mode of this thread, one of MODES."""
 
 
 def is_training() -> bool:
     """Whether `dropout`, `batch_norm` and their like train where their `training` is left away:
     yes, outside `go.infer_mode()`. Each thread has a state of its own.
     """
-    return _training.get()
-
-
-def current_mode() -> str:
-    """ "train" or "infer"."""
-    return "train" if is_training() else "infer"
+    return current_mode() == "train"
 
 
 @contextlib.contextmanager
 def mode(name: str) -> Iterator[None]:
     """Within it, functions are traced for a mode, "train" or "infer"."""
-    before = _training.set(name == "train")
+    before = _mode.set(name)
     try:
         yield
     finally:
-        _training.reset(before)
+        _mode.reset(before)
 
 
 def train_mode() -> contextlib.AbstractContextManager[None]:

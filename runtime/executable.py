@@ -81,6 +81,7 @@ class Executable:
             None if None in s.shape else (s.shape, s.dtype) for s in self.outputs
         ]
         self.is_known = all(self.known)
+        self.only = self.known[0] if self.count == 1 else None
 
     def __call__(self, leaves: Sequence[Any], out: Sequence[Any] | None = None) -> Any:
         """The results for the leaves of the arguments, NumPy arrays or Arrays of the right types.
@@ -90,7 +91,8 @@ class Executable:
         another shape, dtype or device, that cannot be written to, or that overlap each other.
         """
         if out is None and self.is_simple:
-            return self.tree(self._run(leaves))
+            found = self._run(leaves)
+            return found[0] if self.is_leaf else self.tree(found)
         return self.tree(Call(self, leaves, self.destinations(leaves, out)).perform())
 
     def tree(self, results: list[Any]) -> Any:
@@ -145,6 +147,9 @@ class Executable:
         except RuntimeError as error:
             raise invocation_error(self.function, given, error) from None
         get, kind = found.get_as_object, iree.HalBufferView
+        if self.only is not None:  # as below, for the most common case
+            shape, dtype = self.only
+            return [Array(get(0, kind), shape, dtype, None, device)]
         if self.is_known:
             return [
                 Array(get(i, kind), shape, dtype, None, device)

@@ -146,6 +146,7 @@ class CachedFunction(Watched):
         self.options = options
         self.target = options.target
         self.remat = options.remat
+        self._own_mode, self._dynamic = options.mode, options.dynamic  # where calls look
         self._warned = False
         self._history = History(origin_of(fn))
         self._lock = threading.Lock()
@@ -173,6 +174,14 @@ class CachedFunction(Watched):
         """Call the compiled form for arguments like these; see `compile`."""
         if keywords:
             arguments = positional(self.fn, arguments, keywords)
+        key = [self._own_mode or current_mode(), len(arguments)]
+        for x in arguments:  # what most calls are: arrays, and no more; as _leaves and _key have it
+            if type(x) is not Array and type(x) is not np.ndarray:
+                break
+            key += x.shape, x.dtype
+        else:
+            if self._dynamic is None and (found := self._bound.get(tuple(key))) is not None:
+                return found(arguments, None if out is None else found.out_leaves(out))
         leaves, structure = self._leaves(arguments)
         if structure is None:
             if out is not None:
@@ -298,9 +307,9 @@ class CachedFunction(Watched):
 
     def _key(self, arguments: tuple[Any, ...], leaves: Sequence[Any], structure: Any) -> Any:
         """What a call has in common with those that run the same code."""
-        key = [self.options.mode or current_mode(), structure]
-        if self.options.dynamic is not None:
-            return (*key, *self.options.dynamic.types(self.fn, arguments))  # type: ignore[arg-type]
+        key = [self._own_mode or current_mode(), structure]
+        if self._dynamic is not None:
+            return (*key, *self._dynamic.types(self.fn, arguments))  # type: ignore[arg-type]
         for leaf in leaves:
             key.append(leaf.shape)
             key.append(leaf.dtype)

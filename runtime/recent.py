@@ -24,7 +24,17 @@ class Recent(collections.OrderedDict[Any, Any]):
         self.limit = SIGNATURES if limit is None else limit
         self.dropped = 0
         self._latest: Any = None
+        self._choose_get()
         _tables[id(self)] = self
+
+    def _choose_get(self) -> None:
+        """What was used last matters only when the table fills: before, `get` is that of a dict,
+        without a line of Python.
+        """
+        if 2 * len(self) > self.limit:
+            self.__dict__.pop("get", None)
+        else:
+            self.__dict__["get"] = super().get
 
     def get(self, key: Any, default: Any = None) -> Any:
         found = super().get(key)
@@ -47,10 +57,12 @@ class Recent(collections.OrderedDict[Any, Any]):
             self.dropped += 1
             if self.dropped == 1:
                 self._warn()
+        self._choose_get()
 
     def clear(self) -> None:
         super().clear()
         self._latest = None
+        self._choose_get()
 
     def _warn(self) -> None:
         warnings.warn(
