@@ -39,9 +39,11 @@ def run_json(capsys: pytest.CaptureFixture[str], *argv: str, status: int = 0) ->
 def test_list(kept: Store, capsys: pytest.CaptureFixture[str]) -> None:
     said = run(capsys, "list")
     lines = [line.split() for line in said.splitlines()]
-    assert [line[1] for line in lines[2:]] == ["step3", "step2", "step1", "step0"]
-    assert lines[2][0] == KEYS[3][:12]
-    assert (lines[2][2], lines[2][-1], lines[3][-1]) == ("tensor<3xf32>", "another", "this")
+    start = next(i for i, line in enumerate(lines) if line[0] == "key")  # behind a title that wraps
+    rows = lines[start + 1 :]
+    assert [row[1] for row in rows] == ["step3", "step2", "step1", "step0"]
+    assert rows[0][0] == KEYS[3][:12]
+    assert (rows[0][2], rows[0][-1], rows[1][-1]) == ("tensor<3xf32>", "another", "this")
     (row,) = run_json(capsys, "list", "step1")
     assert (row["key"], row["arguments"]) == (KEYS[1], "tensor<1xf32>")
 
