@@ -14,35 +14,29 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..dialect import modes, trees
-from ..dialect.auxiliary import auxiliary_inputs
-from ..dialect.control import symbols
 from ..dialect.creation import as_array
-from ..dialect.graph import Graph, argument_names, function_name, spec_of, trace
-from ..dialect.mlir import ir
+from ..dialect.graph import Graph, spec_of
 from ..dialect.modes import current_mode
 from ..dialect.tensor import Tensor
 from ..dialect.transform import vjp
 from ..errors import ArgumentError, GradientError, OpError, TraceError
-from ..lowering.marks import NULL, storage_of_results
 from .arguments import check_types, not_arrays, positional
-from .binding import bind, mark, signature_of
-from .composed import INLINE_LIMIT, call_in_trace, output_names
+from .binding import bind
+from .composed import INLINE_LIMIT, call_in_trace
 from .device import Array
 from .dlpack import from_other
 from .executable import Executable
+from .inspected import Inspected
 from .monitor import Watched
 from .options import GradReq, Options, check_requests, refuse_for_graphs
 from .recorded import Differentiable
-from .requests import frozen, owners_of, requests_of
-from .serial import parsed, serialized
-from .signature import Signature, origin_of
+from .requests import frozen
+from .serial import parsed
+from .signature import origin_of
 from .why import History, Miss
 
 if TYPE_CHECKING:
-    from .memory import MemoryReport
-
-RECORDED = ("forward", "backward")
-"""The parts of a recorded call, as stages of `CachedFunction.mlir`."""
+    pass
 
 
 def compile(  # noqa: A001 - go.compile
@@ -130,7 +124,7 @@ def deserialize(text: str) -> "CachedFunction":
     return compile(graph, **options)
 
 
-class CachedFunction(Watched):
+class CachedFunction(Inspected, Watched):
     """A function compiled when it is called, once for each signature; safe to call from several
     threads.
     """
@@ -142,10 +136,7 @@ class CachedFunction(Watched):
             raise TraceError(
                 f"expected a graph with at least one input to compile, got none in '{fn.name}'"
             )
-        self.fn = fn
-        self.options = options
-        self.target = options.target
-        self.remat = options.remat
+        Inspected.__init__(self, fn, options)
         self._own_mode, self._dynamic = options.mode, options.dynamic  # where calls look
         self._warned = False
         self._history = History(origin_of(fn))
@@ -153,13 +144,7 @@ class CachedFunction(Watched):
         # by signature, so that others are not waited for
         self._locks: weakref.WeakValueDictionary[Any, Any] = weakref.WeakValueDictionary()
         self._thread = threading.local()
-        self._grad_req = options.grad_req
-        super().__init__(self.name)
-
-    @property
-    def name(self) -> str:
-        """The name of the function, as its graph has it."""
-        return self.fn.name if isinstance(self.fn, Graph) else function_name(self.fn)
+        Watched.__init__(self, self.name)
 
     @property
     def grad_req(self) -> GradReq:
@@ -292,17 +277,6 @@ class CachedFunction(Watched):
         table.recorded[key] = found
         return found
 
-    def _requests(self, graph: Graph, grad_req: GradReq) -> tuple[str, ...]:
-        """What is done with the gradient by each input. Raises where calls cannot be recorded."""
-        self.options.check_recordable(graph.name)
-        requests = requests_of(graph, grad_req, self.options, self._argument_names(graph))
-        if all(request == NULL for request in requests):
-            raise GradientError(
-                f"a recorded call of '{graph.name}' expected an argument to differentiate by, got "
-                "the request 'null' for all; see grad_req"
-            )
-        return requests
-
     # --- signatures -------------------------------------------------------------------------------
 
     def _key(self, arguments: tuple[Any, ...], leaves: Sequence[Any], structure: Any) -> Any:
@@ -315,134 +289,13 @@ class CachedFunction(Watched):
             key.append(leaf.dtype)
         return tuple(key)
 
-    def _mode(self) -> str:
-        return self.options.mode or current_mode()
-
     def _lock_of(self, key: Any) -> Any:
         with self._lock:
             return self._locks.setdefault(key, threading.Lock())
 
-    def _argument_names(self, graph: Graph) -> list[str]:
-        """The names of the arguments, as the function calls them."""
-        if isinstance(self.fn, Graph) or graph.in_tree is None:
-            return graph.input_names
-        return argument_names(self.fn, graph.in_tree.num_children)
-
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         """Of a decorated method: with the instance as its first argument."""
         return self if instance is None else types.MethodType(self, instance)
-
-    def trace(self, *specs: Any) -> Graph:
-        """The graph for arguments like `specs` (TensorSpec, or arrays that stand for their
-        type).
-        """
-        if isinstance(self.fn, Graph):
-            self.options.check_arguments(self.fn.name, self.fn.input_names)
-            self.fn.finish()
-            return self.fn
-        names = argument_names(self.fn, len(specs))
-        self.options.check_arguments(function_name(self.fn), names)
-        if self.options.dynamic is not None:
-            specs = self.options.dynamic.specs(self.fn, specs)
-        with modes.mode(self._mode()):
-            graph = trace(self.fn, *specs, parameters=self.options.param or ())
-        graph.set_auxiliary(self.options.auxiliary)
-        return graph
-
-    def input_names(self, *specs: Any) -> list[str]:
-        """Readable names of the arrays in arguments like `specs`: the argument's, then keys, fields
-        and positions.
-        """
-        return self.trace(*specs).input_names
-
-    def output_names(self, *specs: Any) -> list[str]:
-        """Readable names of the results for arguments like `specs`: "result", then keys, fields and
-        positions; for a graph the names of the ops that make them.
-        """
-        return output_names(self.trace(*specs))
-
-    def auxiliary_names(self, *specs: Any) -> list[str]:
-        """The names of those inputs that are states and get no gradient: arguments declared
-        `auxiliary`, and running statistics of normalization.
-        """
-        graph = self.trace(*specs)
-        return [graph.input_names[i] for i in auxiliary_inputs(graph)]
-
-    def mlir(self, stage: str, *specs: Any) -> str:
-        """The IR for arguments like `specs` at a stage: graph, differentiated, simplified,
-        rematerialized or linalg; memref, too, for target jit; forward and backward, those of
-        recorded calls.
-        """
-        from ..lowering import pipeline  # calls that find their module on disk do without
-        from .budget import settled
-
-        stages = pipeline.stages(self.target, self.remat)
-        if stage not in (*stages, *RECORDED):
-            known = ", ".join((*stages, *RECORDED))
-            raise ArgumentError(f"expected a stage out of {known}, got '{stage}'")
-        graph = self.trace(*specs)
-        if stage in RECORDED:
-            from ..lowering.record import record
-
-            return getattr(record(graph, self._requests(graph, self._grad_req)), stage).mlir()
-        with graph.lock, graph.context:
-            module = ir.Module.parse(graph.mlir(locations=True))
-            self._mark(graph, module)
-        remat = settled(module, graph.name, self.target, self.remat)
-        for name, passes in pipeline.stages(self.target, remat).items():
-            pipeline.run(module, passes)
-            if name == stage:
-                break
-        return module.operation.get_asm(use_name_loc_as_prefix=True)
-
-    def memory_report(self, *specs: Any) -> "MemoryReport":
-        """The memory of a call with arguments like `specs`: what it takes and returns, how donated
-        arguments are used again, and what IREE and gradopt need for temporaries.
-        """
-        from ..lowering import memory_report, pipeline, plan_memory
-        from .budget import settled
-        from .compiler import plan_linalg
-        from .memory import MemoryReport
-
-        graph = self.trace(*specs)
-        with graph.lock, graph.context:
-            module = ir.Module.parse(graph.mlir(locations=True))
-            self._mark(graph, module)
-            places = storage_of_results(symbols(module)[graph.name])
-            remat = settled(module, graph.name, self.target, self.remat)
-            lowered, _ = pipeline.lower(module, self.target, remat)
-            text = lowered.operation.get_asm(enable_debug_info=True)
-        decided = plan_linalg(text, self.target, graph.name).get(graph.name, {})
-        for stage in ("differentiated", "simplified", "rematerialized"):
-            pipeline.run(module, pipeline.stages(self.target, remat)[stage])
-        with graph.context:
-            plan = memory_report.report(plan_memory.plan(symbols(module)[graph.name]))
-        return MemoryReport.of(graph, places, decided, plan)
-
-    def signature(self, *specs: Any) -> Signature:
-        """What a call with arguments like `specs` depends on, part by part, and its key; nothing is
-        compiled.
-        """
-        graph = self.trace(*specs)
-        return signature_of(
-            graph,
-            self.target,
-            donated=self._donated(graph),
-            static_alloc=self.options.static_alloc,
-            remat=self.remat,
-            parts={"mode": self._mode()},
-        )
-
-    def serialize(self, *specs: Any) -> str:
-        """The graph for arguments like `specs`, with the options, as text; `go.deserialize` makes a
-        compiled function of it that has the same key.
-        """
-        graph = self.trace(*specs)
-        options = self.options.as_keywords() | {
-            "donate": self._donated(graph),
-            "mode": self._mode(),
-        }
-        return serialized(graph, options)
 
     def why(self) -> Miss | None:
         """The latest miss: a call, or a gradient of one, with a signature that was not in memory;
@@ -456,10 +309,6 @@ class CachedFunction(Watched):
         """
         self._bound.clear()
         self._bound.recorded.clear()
-
-    def _mark(self, graph: Graph, module: ir.Module) -> bool:
-        """Write the options into a graph's module; whether allocation is static."""
-        return mark(symbols(module)[graph.name], self._donated(graph), self.options.static_alloc)
 
     def _graph(self, arguments: tuple[Any, ...]) -> Graph:
         """The graph of a call with these arguments, whose types are checked."""
@@ -519,8 +368,3 @@ class CachedFunction(Watched):
             f"'{name}' with static_shape=True expected arguments of one structure and type, got "
             f"{got}; compile it without static_shape"
         )
-
-    def _donated(self, graph: Graph) -> list[int]:
-        """The positions of the inputs that the donated arguments consist of."""
-        owners = owners_of(graph, len(self._argument_names(graph)))
-        return [i for p in self.options.donate for i, owner in enumerate(owners) if owner == p]
