@@ -11,6 +11,7 @@ from ..dialect.graph import Graph, argument_names, function_name, trace
 from ..dialect.mlir import ir
 from ..dialect.modes import current_mode
 from ..errors import ArgumentError, GradientError
+from ..lowering.dispatch_form import in_form
 from ..lowering.marks import NULL, storage_of_results
 from .binding import mark, signature_of
 from .composed import output_names
@@ -99,7 +100,7 @@ class Inspected:
         with graph.lock, graph.context:
             module = ir.Module.parse(graph.mlir(locations=True))
             self._mark(graph, module)
-        remat = settled(module, graph.name, self.target, self.remat)
+        remat = settled(module, graph.name, in_form(module, self.target), self.remat)
         for name, passes in pipeline.stages(self.target, remat).items():
             pipeline.run(module, passes)
             if name == stage:
@@ -120,10 +121,11 @@ class Inspected:
             module = ir.Module.parse(graph.mlir(locations=True))
             self._mark(graph, module)
             places = storage_of_results(symbols(module)[graph.name])
-            remat = settled(module, graph.name, self.target, self.remat)
-            lowered, _ = pipeline.lower(module, self.target, remat)
+            target = in_form(module, self.target)
+            remat = settled(module, graph.name, target, self.remat)
+            lowered, _ = pipeline.lower(module, target, remat)
             text = lowered.operation.get_asm(enable_debug_info=True)
-        decided = plan_linalg(text, self.target, graph.name).get(graph.name, {})
+        decided = plan_linalg(text, target, graph.name).get(graph.name, {})
         for stage in ("differentiated", "simplified", "rematerialized"):
             pipeline.run(module, pipeline.stages(self.target, remat)[stage])
         with graph.context:

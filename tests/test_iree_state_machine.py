@@ -26,7 +26,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 pytestmark = pytest.mark.compiler
 
-SEQUENCES = int(os.environ.get("GRADOPT_SEQUENCES", "4"))
+SEQUENCES = int(os.environ.get("GRADOPT_SEQUENCES", "2"))
 WIDTH = 3
 KEY = np.array([3, 4], np.uint32)
 REQUESTS = (

@@ -383,7 +383,8 @@ def _interleaved(
 @lowers(ConvWeightGradientOp)
 def conv_weight_gradient(op: Any, x: ir.Value, g: ir.Value) -> ir.Value:
     last = op.channels_last
-    x, g = _padded_anew(images_last(x, last), op.low, op.high), images_last(g, last)
+    x, g = images_last(x, last), images_last(g, last)
+    x = _padded_anew(x, build.shape_of(g)[1:-1], op.low, op.high)
     x = only_windows(x, op.window, op.strides, op.dilation)
     dtype = op.result_specs()[0].dtype
     channels = build.static_shape(x)[-1]
@@ -392,13 +393,17 @@ def conv_weight_gradient(op: Any, x: ir.Value, g: ir.Value) -> ir.Value:
     return kernel_back(_tap_by_tap(x, g, op, dtype), last)
 
 
-def _padded_anew(x: ir.Value, low: Sequence[int], high: Sequence[int]) -> ir.Value:
+def _padded_anew(
+    x: ir.Value, places: Sequence[build.Extent], low: Sequence[int], high: Sequence[int]
+) -> ir.Value:
     """Padded images that are not those of the convolution, with one more row of zeros: were they
-    equal, IREE would make them once, and keep them from the forward to here.
+    equal, IREE would make them once, and keep them from the forward to here. The row is added along
+    an axis of several windows (`places`), as nothing may lie behind a single one.
     """
-    if max((*low, *high), default=0) <= 0:
+    several = [a for a, n in enumerate(places) if isinstance(n, int) and n > 1 and high[a] >= 0]
+    if max((*low, *high), default=0) <= 0 or not several:
         return pad_spatial(x, low, high)
-    return pad_spatial(x, low, [max(high[0], 0) + 1 if high[0] >= 0 else high[0], *high[1:]])
+    return pad_spatial(x, low, [h + (a == several[0]) for a, h in enumerate(high)])
 
 
 def _tap_by_tap(x: ir.Value, g: ir.Value, op: Any, dtype: np.dtype) -> ir.Value:
