@@ -55,6 +55,7 @@ class Pending:
             raise failed(self.name, error) from None
         finally:
             self.keep = None
+            _forget()
 
     def give_up(self) -> None:
         """The call could not be submitted: whoever waits for it waits for nothing."""
@@ -97,6 +98,13 @@ def submit(
             _wait_quietly(call)
         pending.give_up()
         raise
+
+
+def _forget() -> None:
+    """Let go of what calls that have ended kept alive."""
+    global _calls
+    with _lock:
+        _calls = [c for c in _calls if not c.is_done()]
 
 
 def settle() -> None:

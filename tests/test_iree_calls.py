@@ -23,6 +23,7 @@ from gradopt.errors import ArgumentError, DeviceError, DonationError
 from gradopt.lowering.target import TARGETS
 from gradopt.runtime import device as devices
 from gradopt.runtime import dispatch
+from gradopt.tools.bench_memory import live_bytes
 
 from .test_runtime import aligned, f32
 
@@ -51,6 +52,21 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
     if semaphore.query() < 1:
         semaphore.signal(1)
     dispatch.settle()
+
+
+def test_calls_that_have_ended_hold_nothing(asynchronous: None) -> None:
+    """B22: what calls kept alive is freed when somebody has waited for the last of them, not by the
+    next call.
+    """
+    f, allocator = go.compile(lambda x: x * 2 + 1), devices.device("local-task").allocator
+    f(go.device_put(f32(1 << 10))).block_until_ready()
+    gc.collect()
+    before = live_bytes(allocator)
+    x = go.device_put(f32(1 << 10))
+    for _ in range(5):
+        x = f(x)
+    x.block_until_ready()
+    assert live_bytes(allocator) == before + x.nbytes
 
 
 # --- out ------------------------------------------------------------------------------------------

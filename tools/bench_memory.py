@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """gradopt-bench --memory: what training steps need of memory, planned and real."""
 
+import gc
 from typing import Any
 
 import gradopt as go
@@ -29,9 +30,11 @@ def memory_row(
     allocator = device(find_target(target).driver).allocator
     given = {n: go.device_put(w, target) for n, w in start.items()}
     data = [go.device_put(x, target) for x in batch]
+    gc.collect()  # arenas of functions that are gone would be freed at any time
     before = live_bytes(allocator)
     for _ in range(STEPS):
         given, value = step(given, *data)
+    go.block_until_ready((given, value))
     measured = live_bytes(allocator) - before
     return {
         "workload": name,
