@@ -54,19 +54,18 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
     dispatch.settle()
 
 
-def test_calls_that_have_ended_hold_nothing(asynchronous: None) -> None:
+def test_calls_that_have_ended_hold_nothing(asynchronous: None, gate: Callable[[], None]) -> None:
     """B22: what calls kept alive is freed when somebody has waited for the last of them, not by the
     next call.
     """
     f, allocator = go.compile(lambda x: x * 2 + 1), devices.device("local-task").allocator
-    f(go.device_put(f32(1 << 10))).block_until_ready()
     gc.collect()
     before = live_bytes(allocator)
-    x = go.device_put(f32(1 << 10))
-    for _ in range(5):
-        x = f(x)
+    x = f(f(go.device_put(f32(1 << 10))))
+    assert live_bytes(allocator) > before
+    gate()
     x.block_until_ready()
-    assert live_bytes(allocator) == before + x.nbytes
+    assert live_bytes(allocator) == before  # what is computed is in pools that are not counted
 
 
 # --- out ------------------------------------------------------------------------------------------
