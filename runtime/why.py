@@ -154,10 +154,14 @@ def why() -> list[Miss]:
 
 
 def _nearest(earlier: Iterable[Signature], signature: Signature) -> Signature | None:
-    """The signature with the fewest parts that differ; of several, the latest."""
+    """The signature with the fewest parts that differ, of those of the same graph (a function has
+    others for its forward and backward), if there are any; of several, the latest.
+    """
     parts = signature.described
     return min(
-        reversed(list(earlier)), key=lambda s: len(_differ(s.described, parts)), default=None
+        reversed(list(earlier)),
+        key=lambda s: (s.name != signature.name, len(_differ(s.described, parts))),
+        default=None,
     )
 
 
