@@ -225,8 +225,10 @@ def _unlink(path: pathlib.Path) -> bool:
 
 
 def entry(key: str, image: bytes, about: Mapping[str, Any]) -> bytes:
-    """The bytes of an entry."""
-    header = {"key": key, "made": round(time.time(), 3), "size": len(image)} | dict(about)
+    """The bytes of an entry. When it was made is in nanoseconds since 1970: always as many digits,
+    so that the same entry has the same size whenever it is made.
+    """
+    header = {"key": key, "made": time.time_ns(), "size": len(image)} | dict(about)
     body = json.dumps(header).encode() + b"\n" + image
     return b"%s %s\n%s" % (FORMAT, hashlib.sha256(body).hexdigest().encode(), body)
 

@@ -173,7 +173,7 @@ def _nearest_on_disk(signature: Signature, when: float) -> Signature | None:
         if (
             entry.key != signature.key
             and about.get("origin") == signature.origin
-            and about.get("made", 0) < when
+            and about.get("made", 0) < when * 1e9
         ):
             parts, notes = about.get("parts", {}), about.get("notes", {})
             found.append((about["made"], Signature(about.get("name", ""), parts, notes)))

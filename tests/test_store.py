@@ -45,6 +45,17 @@ def test_an_entry_comes_back(kept: Store) -> None:
     assert found.bytes == found.path.stat().st_size
 
 
+@pytest.mark.parametrize("seconds", [1.8e9, 1.8e9 + 0.5, 1.8e9 + 0.123456789])
+def test_an_entry_has_the_same_size_whenever_it_is_made(
+    seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that a limit holds as many modules at any time of the day."""
+    size = len(entry(KEYS[0], image(KEYS[0]), ABOUT))
+    monkeypatch.setattr(store.time, "time", lambda: seconds)
+    monkeypatch.setattr(store.time, "time_ns", lambda: int(seconds * 1e9))
+    assert len(entry(KEYS[0], image(KEYS[0]), ABOUT)) == size
+
+
 def mutations(data: bytes, other: bytes, rng: random.Random) -> dict[str, bytes]:
     """Entries that must not be used, one of each kind, at a random place."""
     at, bit = rng.randrange(len(data)), 1 << rng.randrange(8)
