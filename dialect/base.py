@@ -188,8 +188,20 @@ class Op(Gradopt.Operation, traits=[ext.Pure]):
 
     @classmethod
     def emit(cls, *operands: Any, name: str | None = None, **attributes: Any) -> Any:
-        """Append the op where the current builder stands; return its result, or a tuple of them."""
-        builder = builders.owner(cls.MNEMONIC, operands)
+        """Append the op where the current builder stands, or run it where there is none; return
+        its result, or a tuple of them.
+        """
+        return builders.owner(cls.MNEMONIC, operands).add(cls, operands, attributes, name)
+
+    @classmethod
+    def append(
+        cls,
+        builder: builders.Builder,
+        operands: Sequence[Any],
+        attributes: dict[str, Any],
+        name: str | None,
+    ) -> Any:
+        """Append the op where a builder stands; its result, or a tuple of them."""
         attributes = cls.with_defaults(attributes)
         with builder.context:
             values = [builder.adopt(o) for o in operands]

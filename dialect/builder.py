@@ -11,6 +11,11 @@ from .mlir import ir
 
 _thread = threading.local()
 
+imperative: Any = None
+"""What runs ops at once where no graph is being built, with the interface of a Builder; put here by
+runtime/imperative.py.
+"""
+
 
 class Builder:
     """An insertion point and a location. Entered with `with`, it is where this thread's ops are
@@ -31,6 +36,16 @@ class Builder:
     def adopt(self, value: ir.Value) -> ir.Value:
         """`value` as it can be used at the insertion point."""
         return value
+
+    def add(
+        self,
+        op_class: Any,
+        operands: tuple[Any, ...],
+        attributes: dict[str, Any],
+        name: str | None = None,
+    ) -> Any:
+        """Append an op; its result, or a tuple of them."""
+        return op_class.append(self, operands, attributes, name)
 
     def __enter__(self) -> "Builder":
         self.context.__enter__()
@@ -66,14 +81,14 @@ def required(mnemonic: str) -> Builder:
 
 def owner(mnemonic: str, operands: tuple[Any, ...]) -> Builder:
     """The builder that an op on `operands` is emitted with: the current one, else the graph of the
-    first operand.
+    first operand that has one, else what runs ops at once.
     """
     if (builder := current()) is not None:
         return builder
     for operand in operands:
         if (graph := getattr(operand, "graph", None)) is not None:
             return graph
-    return required(mnemonic)
+    return required(mnemonic) if imperative is None else imperative
 
 
 class name_scope:  # noqa: N801 - used as a function, `with name_scope("layer1"):`

@@ -24,7 +24,7 @@ from . import trees
 from .base import new_context, wrap
 from .control import argument_names as parameter_names
 from .control import is_public, named_symbols, signature, symbols
-from .creation import as_array, constant
+from .creation import ConstantOp, as_array, constant
 from .elementwise import is_scalar
 from .mlir import func, ir
 from .mutation import Watch
@@ -238,6 +238,9 @@ class Graph(builders.Builder):
         graph.
         """
         if not isinstance(value, Tensor):
+            if hasattr(value, "graph"):  # an array, with numbers
+                made = ConstantOp.append(self, (), {"value": as_array(np.asarray(value))}, None)
+                return ir.Value(made)
             raise TraceError(
                 f"expected a Tensor of graph '{self.name}', got {type(value).__name__}; wrap it "
                 "in go.constant"
@@ -363,7 +366,8 @@ def _run(
     with graph:
         leaves, graph.out_tree = trees.flatten(results)
         for leaf in leaves:
-            if not isinstance(leaf, Tensor | np.ndarray) and not is_scalar(leaf):
+            is_array = isinstance(leaf, np.ndarray) or hasattr(leaf, "graph")
+            if not is_array and not is_scalar(leaf):
                 raise TraceError(
                     f"'{graph.name}' returned {type(leaf).__name__} {leaf!r:.60}; results must be "
                     "tensors or numbers"

@@ -14,7 +14,7 @@ from ..dialect.graph import Graph, argument_names, function_name, spec_of
 from ..dialect.tensor import Tensor
 from ..dialect.types import TensorSpec, is_float
 from ..errors import ArgumentError
-from .device import Array
+from .array import Array
 from .dynamic import Dynamic
 from .function import CachedFunction, compile  # noqa: A004 - go.compile
 

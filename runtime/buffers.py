@@ -10,6 +10,7 @@ import iree.runtime as iree
 import numpy as np
 
 from ..dialect.types import bfloat16
+from ..errors import ArgumentError
 
 HOST_MEMORY = int(iree.MemoryType.HOST_LOCAL) | int(iree.MemoryType.DEVICE_VISIBLE)
 DEVICE_MEMORY = int(iree.MemoryType.DEVICE_LOCAL)
@@ -143,3 +144,23 @@ def allocate_arena(allocator: Any, size: int) -> Any:
 def _raw(array: np.ndarray) -> np.ndarray:
     """The array as IREE's Python layer can take it: bfloat16 as its bits."""
     return array.view(np.uint16) if array.dtype == bfloat16 else array
+
+
+def from_other(x: Any) -> Any:
+    """What NumPy makes an array of: `x`, or for a type that has DLPack's protocol alone, a view of
+    its memory.
+    """
+    if hasattr(x, "__array__") or not hasattr(x, "__dlpack__"):
+        return x
+    return view_of(x)
+
+
+def view_of(x: Any) -> np.ndarray:
+    """A NumPy view of what has DLPack's protocol; ArgumentError where that cannot be."""
+    try:
+        return np.from_dlpack(x)
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        raise ArgumentError(
+            f"expected an array that the host can read through DLPack, got {type(x).__name__}: "
+            f"{error}"
+        ) from None

@@ -33,7 +33,7 @@ from ..dialect.mlir import func, ir
 from ..dialect.tensor import Tensor
 from ..errors import ArgumentError, TraceError
 from .arguments import check_types
-from .device import Array
+from .array import Array
 
 INLINE_LIMIT = 2
 """Functions of at most so many ops are no calls in a trace. A call that stands once costs a

@@ -9,7 +9,7 @@ import numpy as np
 from ..dialect.types import TensorSpec
 from ..errors import ArgumentError
 from . import dispatch
-from .device import Array
+from .array import Array
 
 Span = tuple[int, int, int, bool]
 """First byte, the one after the last, position among results or inputs, whether it is a result."""

@@ -7,28 +7,9 @@ from typing import Any
 import numpy as np
 
 from ..errors import ArgumentError
-from .buffers import ALIGNMENT, ELEMENT_TYPES, copy_to, imported
-from .device import Array, device, place
-
-
-def from_other(x: Any) -> Any:
-    """What NumPy makes an array of: `x`, or for a type that has DLPack's protocol alone, a view of
-    its memory.
-    """
-    if hasattr(x, "__array__") or not hasattr(x, "__dlpack__"):
-        return x
-    return view_of(x)
-
-
-def view_of(x: Any) -> np.ndarray:
-    """A NumPy view of what has DLPack's protocol; ArgumentError where that cannot be."""
-    try:
-        return np.from_dlpack(x)
-    except (BufferError, RuntimeError, TypeError, ValueError) as error:
-        raise ArgumentError(
-            f"expected an array that the host can read through DLPack, got {type(x).__name__}: "
-            f"{error}"
-        ) from None
+from .array import Array
+from .buffers import ALIGNMENT, ELEMENT_TYPES, copy_to, imported, view_of
+from .device import device, place
 
 
 def from_dlpack(x: Any) -> Array:

@@ -13,6 +13,7 @@ from ..dialect.function_graph import FunctionGraph
 from ..dialect.graph import Graph
 from ..errors import ArgumentError, DonationError
 from . import dispatch
+from .array import Array, Donation, Lease
 from .buffers import (
     Import,
     allocate,
@@ -24,7 +25,7 @@ from .buffers import (
     imported,
 )
 from .destinations import Destinations
-from .device import Array, Donation, Lease, Module, invocation_error, is_async, place
+from .device import Module, invocation_error, is_async, place
 
 
 class Executable:

@@ -21,10 +21,10 @@ from ..dialect.tensor import Tensor
 from ..dialect.transform import vjp
 from ..errors import ArgumentError, GradientError, OpError, TraceError
 from .arguments import check_types, not_arrays, positional
+from .array import Array
 from .binding import bind
+from .buffers import from_other
 from .composed import INLINE_LIMIT, call_in_trace
-from .device import Array
-from .dlpack import from_other
 from .executable import Executable
 from .inspected import Inspected
 from .monitor import Watched

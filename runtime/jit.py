@@ -29,8 +29,9 @@ from ..lowering.marks import DISAGREE
 from ..lowering.memref import ALLOCATED, ARENA, FAILURES, INPUTS, RESULTS
 from ..lowering.target import Target
 from . import dispatch
+from .array import Array
 from .buffers import ALIGNMENT, allocate, contents, copy_in
-from .device import Array, device, disagreement
+from .device import device, disagreement
 from .device import place as place_of
 from .executable import Executable
 

@@ -13,8 +13,8 @@ from ..dialect.types import TensorSpec
 from ..errors import ArgumentError, GradientError
 from ..lowering.marks import ADD, NULL
 from . import dispatch
+from .array import Array
 from .buffers import copy_in
-from .device import Array
 from .executable import Executable
 
 if TYPE_CHECKING:

@@ -1,0 +1,394 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Array: numbers in memory, of the host or a device, on which functions and operators run at once.
+
+The storage of an array is one of: elements that NumPy reads (`_value`), a buffer view of a device
+(`_view`), or an op that is still to run (`_source`). The first is never written to, so that arrays
+may share it: an assignment to an array gives that array other storage. Only calls of compiled
+functions write to buffers, those that are donated to them or given as `out`.
+"""
+
+import math
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..dialect import arithmetic, contraction, logic, transcendental
+from ..dialect.creation import as_array
+from ..dialect.operators import IN_PLACE, Operators
+from ..dialect.types import TensorSpec, as_dtype
+from ..errors import DonationError, OpError
+from ..lowering.target import target as find_target
+from . import dispatch
+from .buffers import BITS, contents, copy_in, copy_to, fill, from_other
+from .device import device, place
+from .state import state
+
+_lock = threading.Lock()
+
+OPERATORS: dict[Any, Callable[..., Any]] = {
+    np.add: arithmetic.add,
+    np.subtract: arithmetic.sub,
+    np.multiply: arithmetic.mul,
+    np.true_divide: arithmetic.div,
+    np.floor_divide: arithmetic.floor_divide,
+    np.remainder: arithmetic.remainder,
+    np.power: transcendental.pow,
+    np.matmul: contraction.matmul,
+    np.equal: logic.equal,
+    np.not_equal: logic.not_equal,
+    np.less: logic.less,
+    np.less_equal: logic.less_equal,
+    np.greater: logic.greater,
+    np.greater_equal: logic.greater_equal,
+}
+"""What NumPy's operators do where one side is an Array: `a + x`."""
+
+
+class Lease:
+    """Memory lent out of a pool; it goes back when nothing refers to the lease any more."""
+
+    __slots__ = ("pool", "view")
+
+    def __init__(self, view: Any, pool: list[Any]) -> None:
+        self.view = view
+        self.pool = pool
+
+    def __del__(self) -> None:
+        self.pool.append(self.view)
+
+
+class _HostMemory:
+    """A buffer's memory as NumPy takes it, which holds the buffer, and its lease if it has one.
+
+    IREE ties its mapping to the one NumPy array that it gives out, but NumPy's views of that array
+    look through it to the memory, and outlive it. All views of an array made from this have it as
+    their base.
+    """
+
+    def __init__(
+        self, view: Any, shape: tuple[int, ...], dtype: np.dtype, holds: tuple[Any, ...]
+    ) -> None:
+        self._holds = holds
+        self._buffer = view.get_buffer()
+        self._mapped = self._buffer.map().asarray(shape, BITS.get(dtype, dtype))
+        self.__array_interface__ = self._mapped.__array_interface__
+
+
+def _nothing() -> None:
+    return None
+
+
+class Array(Operators):
+    """An array of numbers. Functions of `gradopt` and operators on it run at once and give Arrays.
+
+    NumPy and DLPack read it without a copy where its device shares the host's memory; reading waits
+    for the call that makes it. It is changed by `x[key] = value` and `x += y`, unless a recorded
+    graph needs it. An array that was donated to a call can no longer be used.
+    """
+
+    __slots__ = (
+        "__weakref__", "_address", "_history", "_host", "_lease", "_owner", "_pending", "_source",
+        "_value", "_view", "device", "dtype", "shape",
+    )  # fmt: skip
+    __array_priority__ = 100
+
+    def __init__(
+        self,
+        view: Any,
+        shape: tuple[int, ...],
+        dtype: np.dtype,
+        lease: Lease | None = None,
+        device: str = "cpu",
+        pending: dispatch.Pending | None = None,
+        owner: Any = None,
+    ) -> None:
+        self._view = view
+        self._lease = lease  # the memory's, if it goes back to a pool
+        self._host: Callable[[], _HostMemory | None] = _nothing  # weakly, what NumPy reads it by
+        self._pending = pending  # the call that makes it, until that is known to have ended
+        self._owner = owner  # of the memory, if that is not ours
+        self._address: int | None = None
+        self._value: np.ndarray | None = None
+        self._source: Any = None  # what computes it, where that is still to be done
+        self._history: Any = None  # where it stands in a recorded graph
+        self.shape = shape
+        self.dtype = dtype
+        self.device = device
+
+    # --- type -------------------------------------------------------------------------------------
+
+    @property
+    def spec(self) -> TensorSpec:
+        """Shape and element type."""
+        return TensorSpec(self.shape, self.dtype)
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * self.dtype.itemsize
+
+    @property
+    def itemsize(self) -> int:
+        return self.dtype.itemsize
+
+    # --- storage ----------------------------------------------------------------------------------
+
+    def _resolve(self) -> None:
+        """Run what computes the array, if that is still to be done."""
+        if self._source is not None:
+            self._source.resolve(self)
+
+    def buffer_view(self) -> Any:
+        """The HAL buffer view; DonationError if the array was donated."""
+        if self._view is None:
+            self._resolve()
+        if self._view is None:
+            value = self._value
+            if value is None:
+                raise DonationError(
+                    f"an array of shape {self.shape} was used after it had been donated to a call; "
+                    "use the call's result instead"
+                )
+            self._view, self._value = copy_to(device("local-task"), value), None
+        return self._view
+
+    def give_up(self) -> "Donation":
+        """Let go of the memory, for a donation; DonationError if somebody did before."""
+        with _lock:
+            view = self.buffer_view()
+            self._view = None
+            lease, self._lease = self._lease, None
+            return Donation(self, view, lease, self._host() is None and self._owner is None)
+
+    def is_shared(self) -> bool:
+        """True if NumPy arrays, a pool or somebody else have the memory, too."""
+        return self._host() is not None or self._lease is not None or self._owner is not None
+
+    def assign(self, values: Any) -> None:
+        """Write elements in place, for NumPy arrays made of this, too, when no call is under way
+        that may read the old ones. The shape and dtype are the caller's to check.
+        """
+        dispatch.settle()
+        fill(self.block_until_ready().buffer_view(), values)
+
+    def take_over(self, result: "Array") -> None:
+        """Be usable again after a donation, with the result that was written in place."""
+        self._view, self._lease, self._pending = result._view, result._lease, result._pending
+
+    def alias(self) -> "Array":
+        """Another array of the same storage, outside any recorded graph."""
+        self._resolve()
+        self.block_until_ready()
+        found = Array(self._view, self.shape, self.dtype, self._lease, self.device)
+        found._host, found._owner, found._value = self._host, self._owner, self._value
+        return found
+
+    def rebind(self, other: "Array") -> None:
+        """Have the storage, and the history, of another array of the same type."""
+        self._view, self._lease, self._host = other._view, other._lease, other._host
+        self._pending, self._owner, self._address = other._pending, other._owner, other._address
+        self._value, self._source, self._history = other._value, other._source, other._history
+
+    def address(self) -> int:
+        """Where the memory begins for the host."""
+        if self._address is None:
+            self._address = contents(self.buffer_view(), self.dtype).ctypes.data
+        return self._address
+
+    def is_deleted(self) -> bool:
+        """True once the array was donated."""
+        return self._view is None and self._value is None and self._source is None
+
+    def is_ready(self) -> bool:
+        """True once the call that makes it has ended."""
+        return self._source is None and (self._pending is None or self._pending.is_done())
+
+    def block_until_ready(self) -> "Array":
+        """The array, when the call that makes it has ended; DeviceError if that failed."""
+        self._resolve()
+        if self._pending is not None:
+            self._pending.wait()
+            self._pending = None
+        return self
+
+    def _memory(self) -> np.ndarray:
+        """The elements in place, when they are there."""
+        self.block_until_ready()
+        with _lock:
+            view = self.buffer_view()
+            host = self._host()
+            if host is None:
+                host = _HostMemory(view, self.shape, self.dtype, (self._lease, self._owner))
+                self._host = weakref.ref(host)
+        return np.asarray(host).view(self.dtype)
+
+    def numpy(self) -> np.ndarray:
+        """The elements as a read-only NumPy array, which shares the memory and keeps it alive."""
+        self._resolve()
+        array = self._memory() if self._value is None else self._value.view()
+        array.setflags(write=False)
+        return array
+
+    # --- other libraries --------------------------------------------------------------------------
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return np.empty(0).__dlpack_device__()
+
+    def __dlpack__(self, *, max_version: Any = None, **options: Any) -> Any:
+        """The elements for another library, without a copy, read-only where it can be told so.
+        BufferError for bfloat16, which NumPy cannot pass on.
+        """
+        if max_version is None:  # an old protocol, which knows nothing of read-only memory
+            return self._memory().__dlpack__(**options)
+        return self.numpy().__dlpack__(max_version=max_version, **options)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        array = self.numpy()
+        if dtype is not None and np.dtype(dtype) != array.dtype:
+            return array.astype(dtype)
+        return array.copy() if copy else array
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        if any(isinstance(x, Array) for x in options.get("out") or ()):
+            raise TypeError("an Array cannot be written to; leave `out` away and take the result")
+        operator = OPERATORS.get(ufunc) if method == "__call__" and not options else None
+        if operator is not None:  # `a + x` with a NumPy array a comes here
+            return operator(*(asarray(x) if isinstance(x, np.ndarray) else x for x in inputs))
+        arrays = [x.numpy() if isinstance(x, Array) else x for x in inputs]
+        return getattr(ufunc, method)(*arrays, **options)
+
+    def __reduce__(self) -> Any:
+        """Copies and pickles have memory of their own."""
+        return array, (self.numpy(),)
+
+    # --- values -----------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("len() of an Array of rank 0")
+        return self.shape[0]
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        write(self, self.at[key].set(value), "an assignment to a part of it")
+
+    def item(self) -> Any:
+        """The only element as a Python number."""
+        return self.numpy().item()
+
+    def tolist(self) -> Any:
+        return self.numpy().tolist()
+
+    def __float__(self) -> float:
+        return float(self.numpy())
+
+    def __int__(self) -> int:
+        return int(self.numpy())
+
+    def __complex__(self) -> complex:
+        return complex(self.numpy())
+
+    def __bool__(self) -> bool:
+        return bool(self.numpy())
+
+    def __index__(self) -> int:
+        return self.numpy().__index__()
+
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if self.ndim == 0 else format(str(self), spec)
+
+    def __repr__(self) -> str:
+        if self.is_deleted():
+            return f"Array(donated, shape={self.shape}, dtype={self.dtype.name})"
+        return f"Array({np.array2string(self.numpy(), separator=', ')}, dtype={self.dtype.name})"
+
+
+class Donation:
+    """What a donated array gave up: its memory, and whether that is free to be written to."""
+
+    def __init__(self, array: Array, view: Any, lease: Lease | None, is_free: bool) -> None:
+        self.array = array
+        self.view = view
+        self.lease = lease
+        self.is_free = is_free
+
+    def undo(self) -> None:
+        """Give the memory back to the array."""
+        self.array._view, self.array._lease = self.view, self.lease
+
+
+def of_value(value: np.ndarray) -> Array:
+    """An array of elements that nobody writes to."""
+    found = Array(None, value.shape, value.dtype)
+    found._value = value
+    return found
+
+
+def array(x: Any, dtype: Any = None) -> Array:
+    """An array of its own memory with the elements of `x`: an array of any library, a number, or
+    nested lists of them. Python floats become float32, integers int32 (int64 where they must), and
+    booleans bool. Raises OpError for what is no array.
+    """
+    if isinstance(x, Array) and state.deferred is None:
+        return of_value(x.numpy().astype(x.dtype if dtype is None else as_dtype(dtype)))
+    return of_value(np.array(as_array(from_other(x), dtype)))
+
+
+def asarray(x: Any, dtype: Any = None) -> Array:
+    """`x` itself if it is an Array (of that dtype), else `array(x, dtype)`."""
+    if not isinstance(x, Array):
+        return array(x, dtype)
+    return x if dtype is None or as_dtype(dtype) == x.dtype else x.astype(dtype)
+
+
+def device_put(array: Any, target: str = "cpu") -> Array:
+    """A copy of an array on the target's device."""
+    host = np.asarray(array)
+    driver = find_target(target).driver
+    view = copy_in(device(driver).allocator, host)
+    return Array(view, host.shape, host.dtype, None, place(driver))
+
+
+# --- writing --------------------------------------------------------------------------------------
+
+
+def write(to: Array, new: Any, what: str) -> None:
+    """Give an array other elements of its type; GradientError where a recorded graph has it."""
+    if to._history is not None:
+        to._history.check_write(to, what)
+    if new.shape != to.shape or new.dtype != to.dtype:
+        raise OpError(
+            f"{what} expected values of type {to.spec}, got {new.spec}; make a new array instead"
+        )
+    history = to._history
+    to.rebind(new)
+    if history is not None:  # a variable stays one
+        to._history = history
+
+
+def _in_place(name: str, operator: str) -> Callable[[Array, Any], Array]:
+    """`x += y`: the elements of x become those of x + y."""
+    plain = getattr(Array, f"__{name}__")
+
+    def update(self: Array, other: Any) -> Array:
+        new = plain(self, other)
+        if type(new) is not Array:  # in a trace the name gets a tensor
+            return new
+        write(self, new, f"'{operator}'")
+        return self
+
+    update.__name__ = f"__i{name}__"
+    return update
+
+
+for _name, _operator in IN_PLACE.items():
+    setattr(Array, f"__i{_name}__", _in_place(_name, _operator))

@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""What a thread is doing: recording, and how ops are run where no graph is being built."""
+
+import threading
+from typing import Any
+
+MODES = ("reference", "lazy", "op")
+
+
+class State(threading.local):
+    """One for each thread. `recording` says whether ops are recorded for gradients; `deferred`, in
+    deferred compute, is what collects the ops; `eager` is a mode out of MODES, or None for that of
+    `go.config`.
+    """
+
+    recording = False
+    deferred: Any = None
+    eager: str | None = None
+
+
+state = State()
