@@ -209,6 +209,7 @@ def eye(
 ) -> Any:
     """Ones on the k-th diagonal, zeros elsewhere, shape (n, m or n)."""
     shape = (n, n if m is None else m)
+    k = min(max(k, -shape[0]), shape[1])  # further out there is nothing
     diagonal = iota(shape, 1).equal(iota(shape, 0) + k)
     return placed(diagonal.astype(float32 if dtype is None else as_dtype(dtype)), device)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import OpError
+from ..errors import OpError, PlaceError
 from .base import Extents, Ints, Op, Operand, Operands, Result
 from .elementwise import as_tensor, broadcast_shapes
 from .types import TensorSpec
@@ -30,7 +30,7 @@ def normalize_axes(
         raise op_class.error("whole numbers as axes", axis) from None
     for a in given:
         if not -rank <= a < rank:
-            raise op_class.error(f"an axis in [{-rank}, {rank})", a)
+            raise op_class.error(f"an axis in [{-rank}, {rank})", a, kind=PlaceError)
     axes = sorted(a % rank for a in given)
     if len(set(axes)) != len(axes):
         raise op_class.error("distinct axes", tuple(given))

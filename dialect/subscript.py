@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import OpError
+from ..errors import OpError, PlaceError
 from .arithmetic import maximum, minimum
 from .dynamic import UpdateSliceOp
 from .elementwise import as_tensor, broadcast_shapes
@@ -307,7 +307,9 @@ def _full_key(x: Any, key: Any) -> list[Any]:
         for i in items
     ]
     if sum(counts) > x.ndim:
-        raise SliceOp.error(f"at most {x.ndim} indices for {x.spec}", sum(counts))
+        raise SliceOp.error(
+            f"at most {x.ndim} indices for {x.spec}", sum(counts), kind=PlaceError
+        )
     at = dots[0] if dots else len(items)
     rest = [slice(None)] * (x.ndim - sum(counts))
     found: list[Any] = []
@@ -315,8 +317,8 @@ def _full_key(x: Any, key: Any) -> list[Any]:
     for item in [*items[:at], *rest, *items[at + 1 :]]:
         if isinstance(item, np.ndarray):
             over = x.shape[axis : axis + item.ndim]
-            if any(n not in (None, m) for n, m in zip(over, item.shape, strict=True)):
-                raise TakeOp.error(f"a mask of shape {over}", item.shape)
+            if any(m and n not in (None, m) for n, m in zip(over, item.shape, strict=True)):
+                raise TakeOp.error(f"a mask of shape {over}", item.shape, kind=PlaceError)
             found += [as_tensor(p.astype(np.int32)) for p in np.nonzero(item)]
             axis += item.ndim
         else:
@@ -368,5 +370,7 @@ def _picked(x: Any, axis: int, position: int) -> Axis:
     if n is None:
         raise SliceOp.error(f"axis {axis}, whose extent is unknown, to be kept whole", position)
     if not -n <= position < n:
-        raise SliceOp.error(f"an index in [-{n}, {n}) on axis {axis} of {x.spec}", position)
+        raise SliceOp.error(
+            f"an index in [-{n}, {n}) on axis {axis} of {x.spec}", position, kind=PlaceError
+        )
     return Axis(position % n, 1, dropped=True)
