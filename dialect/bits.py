@@ -1,15 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Counting and moving the bits of integers, and of floating-point numbers."""
 
-import math
 from typing import Any
 
 import numpy as np
 
 from .base import NO_GRADIENT, function
-from .creation import constant
 from .elementwise import FLOAT, INTEGER, Binary, Unary
-from .logic import bitcast, select
 from .types import int16, int32, int64
 
 
@@ -84,19 +81,6 @@ class NextafterOp(Binary, name="nextafter"):
     @staticmethod
     def reference(lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
         return np.where(lhs == rhs, rhs, np.nextafter(lhs, rhs))  # 0 towards -0 is -0
-
-    @staticmethod
-    def decompose(lhs: Any, rhs: Any) -> Any:
-        """The bits as an integer, plus 1 away from 0 and minus 1 towards it; from 0 the bits 0...01
-        under the sign of rhs
-        """
-        whole = WHOLE[lhs.dtype.itemsize]
-        bits = bitcast(lhs, dtype=whole)
-        is_outward = ~((rhs > lhs) ^ (lhs > 0))
-        least = select(rhs < 0, constant(np.iinfo(whole).min + 1, whole), 1)
-        moved = select(lhs.equal(0), least, select(is_outward, bits + 1, bits - 1))
-        found = select(lhs.equal(rhs), rhs, bitcast(moved, dtype=lhs.dtype))
-        return select(lhs.equal(lhs) & rhs.equal(rhs), found, math.nan)
 
     def vjp(self, ct: Any) -> list[Any]:
         """dlhs = ct, drhs = 0"""

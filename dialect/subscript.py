@@ -307,9 +307,7 @@ def _full_key(x: Any, key: Any) -> list[Any]:
         for i in items
     ]
     if sum(counts) > x.ndim:
-        raise SliceOp.error(
-            f"at most {x.ndim} indices for {x.spec}", sum(counts), kind=PlaceError
-        )
+        raise SliceOp.error(f"at most {x.ndim} indices for {x.spec}", sum(counts), kind=PlaceError)
     at = dots[0] if dots else len(items)
     rest = [slice(None)] * (x.ndim - sum(counts))
     found: list[Any] = []
