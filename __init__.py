@@ -6,7 +6,7 @@ import importlib as _importlib
 import math as _math
 import typing as _typing
 
-from .dialect import checkpoint_policies, random
+from .dialect import checkpoint_policies, linalg, random
 from .dialect import operators as _operators
 from .dialect import optimizer as optim
 from .dialect.activation import (
