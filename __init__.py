@@ -230,6 +230,7 @@ from .runtime import imperative as _imperative
 from .runtime.array import Array, array, asarray, device_put
 from .runtime.bucketed import bucketed
 from .runtime.cache import cache_info
+from .runtime.config import config, eager_mode, invoke
 from .runtime.dispatch import block_until_ready
 from .runtime.dlpack import from_dlpack
 from .runtime.function import CachedFunction, compile, deserialize
