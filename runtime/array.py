@@ -230,7 +230,8 @@ class Array(Operators):
 
     def is_ready(self) -> bool:
         """True once the call that makes it has ended."""
-        return self._source is None and (self._pending is None or self._pending.is_done())
+        is_there = self._value is not None or self._view is not None
+        return is_there and (self._pending is None or self._pending.is_done())
 
     def block_until_ready(self) -> "Array":
         """The array, when the call that makes it has ended; DeviceError if that failed."""
