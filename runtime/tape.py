@@ -160,7 +160,9 @@ class AliasNode(Node):
 class OpNode(Node):
     """A recorded op with what the program of its backward reads."""
 
-    __slots__ = ("attributes", "inputs", "op_class", "operands", "outputs", "program", "results")
+    __slots__ = (
+        "attributes", "inputs", "needs_of", "op_class", "operands", "outputs", "program", "results"
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -171,6 +173,10 @@ class OpNode(Node):
         parents: tuple[History | None, ...],
         backward: Program | GradientError,
     ) -> None:
+        self.needs_of = tuple(p is not None for p in parents)
+        if isinstance(backward, Program):  # states have no gradient, and nothing of them is kept
+            found = zip(parents, backward.gradients, strict=True)
+            parents = tuple(None if g is None else p for p, g in found)
         super().__init__(parents, len(results))
         self.op_class = op_class
         self.attributes = attributes
@@ -208,7 +214,7 @@ class OpNode(Node):
             return backward.evaluate(arrays, shared)
         places = [self.parents[i] for i in read_inputs]
         places += [History(self, i) for i in read_outputs]
-        return backward.run([_placed(g, p) for g, p in zip(given, places, strict=True)] + heads)
+        return backward.run([placed(g, p) for g, p in zip(given, places, strict=True)] + heads)
 
     def _program(self, cts: list[Array | None]) -> Program | None:
         """The backward for results some of which may have no gradient; what was kept is kept for
@@ -220,8 +226,7 @@ class OpNode(Node):
         floats = tuple(is_float(dtype) for _, dtype in self.results)
         if has == floats:
             return self.program
-        needs = tuple(p is not None for p in self.parents)
-        found = program(self.op_class, self.attributes, self.operands, needs, has)
+        found = program(self.op_class, self.attributes, self.operands, self.needs_of, has)
         if not isinstance(found, Program):
             return None
         read_inputs, read_outputs, _ = found.reads
@@ -239,7 +244,7 @@ def keep(array: Array) -> Any:
     return array.snapshot() if array._value is None else array._value
 
 
-def _placed(kept: Any, place: History | None) -> Array:
+def placed(kept: Any, place: History | None) -> Array:
     """What was kept as an array that stands where it stood."""
     found = kept.snapshot() if isinstance(kept, Array) else of_value(kept)
     found._history = place
