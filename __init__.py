@@ -226,8 +226,10 @@ from .dialect.transcendental import (
 )
 from .dialect.transform import grad, jvp, value_and_grad, vjp
 from .dialect.types import TensorSpec
+from .runtime import autograd
 from .runtime import imperative as _imperative
 from .runtime.array import Array, array, asarray, device_put
+from .runtime.autograd import backward, is_recording, pause, record
 from .runtime.bucketed import bucketed
 from .runtime.cache import cache_info
 from .runtime.config import config, eager_mode, invoke
@@ -235,6 +237,7 @@ from .runtime.deferred import clear, deferred, get_graph, set_variable
 from .runtime.dispatch import block_until_ready
 from .runtime.dlpack import from_dlpack
 from .runtime.function import CachedFunction, compile, deserialize
+from .runtime.hybrid import HybridFunction, hybridize
 from .runtime.modules import clear_cache
 from .runtime.recorded import Pullback
 from .runtime.why import Miss, why

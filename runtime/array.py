@@ -61,6 +61,12 @@ class Lease:
         self.pool.append(self.view)
 
 
+class Hold:
+    """What arrays of one memory have in common, as long as there are several."""
+
+    __slots__ = ("__weakref__",)
+
+
 class _HostMemory:
     """A buffer's memory as NumPy takes it, which holds the buffer, and its lease if it has one.
 
@@ -101,8 +107,8 @@ class Array(Operators):
     """
 
     __slots__ = (
-        "__weakref__", "_address", "_history", "_host", "_lease", "_owner", "_pending", "_source",
-        "_value", "_view", "device", "dtype", "shape",
+        "__weakref__", "_address", "_history", "_hold", "_host", "_lease", "_owner", "_pending",
+        "_source", "_value", "_view", "device", "dtype", "shape",
     )  # fmt: skip
     __array_priority__ = 100
 
@@ -121,6 +127,7 @@ class Array(Operators):
         self._host: Callable[[], _HostMemory | None] = _nothing  # weakly, what NumPy reads it by
         self._pending = pending  # the call that makes it, until that is known to have ended
         self._owner = owner  # of the memory, if that is not ours
+        self._hold: Callable[[], Any] = _nothing  # weakly, what snapshots of the memory hold
         self._address: int | None = None
         self._value: np.ndarray | None = None
         self._source: Any = None  # what computes it, where that is still to be done
@@ -179,13 +186,22 @@ class Array(Operators):
             view = self.buffer_view()
             self._view = self._source = None
             lease, self._lease = self._lease, None
-            # Arrays of the same storage, and ops that are put off, have the view, too.
-            is_free = self._host() is None and self._owner is None and getrefcount(view) == 2
-            return Donation(self, view, lease, is_free)
+            # Snapshots, and ops that are put off, have the view, too.
+            is_free = self._host() is None and self._owner is None and self._hold() is None
+            return Donation(self, view, lease, is_free and getrefcount(view) == 2)
 
     def is_shared(self) -> bool:
-        """True if NumPy arrays, a pool or somebody else have the memory, too."""
-        return self._host() is not None or self._lease is not None or self._owner is not None
+        """True if NumPy arrays, snapshots, a pool or somebody else have the memory, too."""
+        return (
+            self._host() is not None
+            or self._lease is not None
+            or self._owner is not None
+            or self.is_held()
+        )
+
+    def is_held(self) -> bool:
+        """True while a recorded graph, or a detached array, has the elements in this memory."""
+        return self._hold() is not None
 
     def assign(self, values: Any) -> None:
         """Write elements in place, for NumPy arrays made of this, too, when no call is under way
@@ -199,12 +215,18 @@ class Array(Operators):
         """Be usable again after a donation, with the result that was written in place."""
         self._view, self._lease, self._pending = result._view, result._lease, result._pending
 
-    def alias(self) -> "Array":
-        """Another array of the same storage, outside any recorded graph. Nothing is computed."""
-        found = Array(
-            self._view, self.shape, self.dtype, self._lease, self.device, self._pending, self._owner
-        )
-        found._host, found._value, found._source = self._host, self._value, self._source
+    def snapshot(self) -> "Array":
+        """Another array of the same elements, outside any recorded graph, which keeps them though
+        this one is written to or donated. Nothing is waited for, or computed.
+        """
+        found = Array(self._view, self.shape, self.dtype, self._lease, self.device, self._pending)
+        found._value, found._owner, found._source = self._value, self._owner, self._source
+        if self._view is not None:  # a donation then sees that somebody else has the memory
+            hold = self._hold()
+            if hold is None:
+                hold = Hold()
+                self._hold = weakref.ref(hold)
+            found._owner = self._owner, hold
         if state.deferred is not None:
             state.deferred.rebind(found, self)
         return found
@@ -216,6 +238,7 @@ class Array(Operators):
             return
         self._view, self._lease, self._host = other._view, other._lease, other._host
         self._pending, self._owner, self._address = other._pending, other._owner, other._address
+        self._hold = other._hold
         self._value, self._source, self._history = other._value, other._source, other._history
 
     def address(self) -> int:
@@ -243,6 +266,8 @@ class Array(Operators):
 
     def _memory(self) -> np.ndarray:
         """The elements in place, when they are there."""
+        if state.deferred is not None:
+            state.deferred.reading(self)
         self.block_until_ready()
         with _lock:
             view = self.buffer_view()
@@ -261,6 +286,42 @@ class Array(Operators):
         array = self._memory() if value is None else value.view()
         array.setflags(write=False)
         return array
+
+    # --- gradients --------------------------------------------------------------------------------
+
+    def attach_grad(self, grad_req: str = "write") -> None:
+        """Make the array a variable, whose gradient `backward` gives in `x.grad`: "write", "add"
+        or "null"; see `go.autograd.attach_grad`.
+        """
+        autograd().attach_grad(self, grad_req)
+
+    def drop_grad(self) -> None:
+        """Free the gradient: the array is no variable any more. GradientError for what is none."""
+        autograd().drop_grad(self)
+
+    @property
+    def grad(self) -> "Array | None":
+        """The gradient of a variable, an array that each backward writes or adds to; zeros until
+        then. None for what is no variable.
+        """
+        return autograd().grad_of(self)
+
+    @grad.setter
+    def grad(self, value: Any) -> None:
+        autograd().set_grad(self, value)
+
+    def backward(
+        self, head_grad: Any = None, retain_graph: bool = False, create_graph: bool = False
+    ) -> None:
+        """Gradients of this recorded array by all variables that it depends on; see
+        `go.backward`.
+        """
+        grads = None if head_grad is None else [head_grad]
+        autograd().backward([self], grads, None, retain_graph, create_graph)
+
+    def detach(self) -> "Array":
+        """An array of the same elements outside the recorded graph: a constant to gradients."""
+        return self.snapshot()
 
     # --- other libraries --------------------------------------------------------------------------
 
@@ -373,6 +434,13 @@ def asarray(x: Any, dtype: Any = None) -> Array:
     return x if dtype is None or as_dtype(dtype) == x.dtype else x.astype(dtype)
 
 
+def autograd() -> Any:
+    """The module of gradients, which is built on this one."""
+    from . import autograd as module
+
+    return module
+
+
 def device_put(array: Any, target: str = "cpu") -> Array:
     """A copy of an array on the target's device."""
     host = np.asarray(array)
@@ -392,10 +460,12 @@ def write(to: Array, new: Any, what: str) -> None:
         raise OpError(
             f"{what} expected values of type {to.spec}, got {new.spec}; make a new array instead"
         )
-    history = to._history
+    before = to._history
+    after = new._history if state.recording else None
     to.rebind(new)
-    if history is not None:  # a variable stays one
-        to._history = history
+    if after is not None:
+        after = after.of_assignment()
+    to._history = after if before is None else before.after_write(after)
 
 
 def _in_place(name: str, operator: str) -> Callable[[Array, Any], Array]:
