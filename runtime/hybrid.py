@@ -141,21 +141,21 @@ class HybridFunction:
     def mlir(self, stage: str, *arguments: Any, **keywords: Any) -> str:
         """The IR of a call at a stage; see `CachedFunction.mlir`."""
         traced = self.traced(*arguments, **keywords)
-        return traced.function.mlir(stage, *traced.graph.input_specs)
+        return traced.donating.mlir(stage, *traced.graph.input_specs)
 
     def memory_report(self, *arguments: Any, **keywords: Any) -> Any:
         """The memory of a call; see `CachedFunction.memory_report`."""
         traced = self.traced(*arguments, **keywords)
-        return traced.function.memory_report(*traced.graph.input_specs)
+        return traced.donating.memory_report(*traced.graph.input_specs)
 
     def signature(self, *arguments: Any, **keywords: Any) -> Any:
         """What the compiled module of a call depends on; see `CachedFunction.signature`."""
         traced = self.traced(*arguments, **keywords)
-        return traced.function.signature(*traced.graph.input_specs)
+        return traced.donating.signature(*traced.graph.input_specs)
 
     def why(self) -> Miss | None:
         """The latest compilation, and what it was for; None before the first call."""
-        return None if self._latest is None else self._latest.function.why()
+        return None if self._latest is None else self._latest.donating.why()
 
     def clear_cache(self) -> None:
         """Forget all signatures; the next calls trace again."""
