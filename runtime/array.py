@@ -409,8 +409,10 @@ def array(x: Any, dtype: Any = None) -> Array:
     nested lists of them. Python floats become float32, integers int32 (int64 where they must), and
     booleans bool. Raises OpError for what is no array.
     """
-    if isinstance(x, Array) and state.deferred is None:
-        return of_value(x.numpy().astype(x.dtype if dtype is None else as_dtype(dtype)))
+    if isinstance(x, Array):
+        if dtype is not None and as_dtype(dtype) != x.dtype:
+            return x.astype(dtype)
+        return _as_copy(x.snapshot(), x)
     return of_value(np.array(as_array(from_other(x), dtype)))
 
 
@@ -429,11 +431,18 @@ def autograd() -> Any:
 
 
 def device_put(array: Any, target: str = "cpu") -> Array:
-    """A copy of an array on the target's device."""
+    """A copy of an array on the target's device. Its gradient comes back to where the array is."""
     host = np.asarray(array)
     driver = find_target(target).driver
     view = copy_in(device(driver).allocator, host)
-    return Array(view, host.shape, host.dtype, None, place(driver))
+    return _as_copy(Array(view, host.shape, host.dtype, None, place(driver)), array)
+
+
+def _as_copy(found: Array, of: Any) -> Array:
+    """An array that was made as a copy of another, recorded as one while the thread records."""
+    if state.recording and isinstance(of, Array) and of._history is not None:
+        found._history = of._history.of_copy(of.device)
+    return found
 
 
 # --- writing --------------------------------------------------------------------------------------

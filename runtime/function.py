@@ -20,8 +20,8 @@ from ..dialect.modes import current_mode
 from ..dialect.tensor import Tensor
 from ..dialect.transform import vjp
 from ..errors import ArgumentError, GradientError, OpError, TraceError
-from .arguments import check_types, not_arrays, positional
 from . import tape_calls
+from .arguments import check_types, not_arrays, positional
 from .array import Array
 from .binding import bind
 from .buffers import from_other
