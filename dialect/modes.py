@@ -93,7 +93,7 @@ def autocast(dtype: Any) -> contextlib.AbstractContextManager[None]:
     found = as_dtype(dtype)
     if not (is_float(found) and is_narrow(found)):
         raise OpError(
-            f"autocast expected 'bfloat16', 'float16' or None, got {dtype!r}; to compute in a wider "
-            "type convert the parameters, net.astype(dtype)"
+            f"autocast expected 'bfloat16', 'float16' or None, got {dtype!r}; to compute in a "
+            "wider type convert the parameters, net.astype(dtype)"
         )
     return _autocast(AUTOCAST + found.name)

@@ -158,9 +158,7 @@ class Module:
         if not is_float(wanted):
             raise ModuleError(f"astype expected a floating-point type, got {wanted.name}")
         self._change(
-            lambda x: (
-                x.detach().astype(wanted) if is_float(x.dtype) and x.dtype != wanted else x
-            ),
+            lambda x: x.detach().astype(wanted) if is_float(x.dtype) and x.dtype != wanted else x,
             pattern,
         )
         return self

@@ -93,9 +93,7 @@ class LayerNorm(Module):
 class RMSNorm(LayerNorm):
     """The last axes, of extents `shape`, divided by their root mean square, then scaled."""
 
-    def __init__(
-        self, shape: int | Sequence[int], eps: float = 1e-5, dtype: Any = float32
-    ) -> None:
+    def __init__(self, shape: int | Sequence[int], eps: float = 1e-5, dtype: Any = float32) -> None:
         super().__init__(shape, eps, bias=False, dtype=dtype)
 
     def __call__(self, x: Any) -> Any:

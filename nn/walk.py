@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""Arrays in the attributes of modules, in the lists, tuples and dicts that stand there, and in their
-modules; and copies of such containers with other arrays.
+"""Arrays in the attributes of modules, in lists, tuples and dicts that stand there, and in modules
+of theirs; and copies of such containers with other arrays.
 """
 
 import copy

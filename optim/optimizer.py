@@ -130,7 +130,7 @@ class Optimizer:
     def learning_rate(self, value: float) -> None:
         if self.schedule is not None:
             raise ModuleError(
-                "the learning rate is given by a schedule; make an optimizer with a number to set it"
+                "the learning rate is given by a schedule; make an optimizer with a number instead"
             )
         write(self._rate, array(float(value), self._rate.dtype), "a learning rate")
 

@@ -193,6 +193,19 @@ class Array(Operators):
         found._host, found._owner, found._value = self._host, self._owner, self._value
         return found
 
+    def snapshot(self) -> "Array":
+        """Another array of the same elements, outside any recorded graph, which keeps them though
+        this one is written to or donated. Nothing is waited for.
+        """
+        if self._source is not None:
+            return self._source.alias(self)
+        found = Array(self._view, self.shape, self.dtype, self._lease, self.device, self._pending)
+        found._value, found._owner = self._value, self._owner
+        if self._view is not None:  # a donation then sees that somebody else has the memory
+            with _lock:
+                found._owner = self._owner, self._host_memory()
+        return found
+
     def rebind(self, other: "Array") -> None:
         """Have the storage, and the history, of another array of the same type."""
         self._view, self._lease, self._host = other._view, other._lease, other._host
@@ -225,12 +238,17 @@ class Array(Operators):
         """The elements in place, when they are there."""
         self.block_until_ready()
         with _lock:
-            view = self.buffer_view()
-            host = self._host()
-            if host is None:
-                host = _HostMemory(view, self.shape, self.dtype, (self._lease, self._owner))
-                self._host = weakref.ref(host)
+            host = self._host_memory()
         return np.asarray(host).view(self.dtype)
+
+    def _host_memory(self) -> _HostMemory:
+        """What NumPy reads the array by; under the lock."""
+        view = self.buffer_view()
+        host = self._host()
+        if host is None:
+            host = _HostMemory(view, self.shape, self.dtype, (self._lease, self._owner))
+            self._host = weakref.ref(host)
+        return host
 
     def numpy(self) -> np.ndarray:
         """The elements as a read-only NumPy array, which shares the memory and keeps it alive."""
@@ -238,6 +256,42 @@ class Array(Operators):
         array = self._memory() if self._value is None else self._value.view()
         array.setflags(write=False)
         return array
+
+    # --- gradients --------------------------------------------------------------------------------
+
+    def attach_grad(self, grad_req: str = "write") -> None:
+        """Make the array a variable, whose gradient `backward` gives in `x.grad`: "write", "add"
+        or "null"; see `go.autograd.attach_grad`.
+        """
+        autograd().attach_grad(self, grad_req)
+
+    def drop_grad(self) -> None:
+        """Free the gradient: the array is no variable any more. GradientError for what is none."""
+        autograd().drop_grad(self)
+
+    @property
+    def grad(self) -> "Array | None":
+        """The gradient of a variable, an array that each backward writes or adds to; zeros until
+        then. None for what is no variable.
+        """
+        return autograd().grad_of(self)
+
+    @grad.setter
+    def grad(self, value: Any) -> None:
+        autograd().set_grad(self, value)
+
+    def backward(
+        self, head_grad: Any = None, retain_graph: bool = False, create_graph: bool = False
+    ) -> None:
+        """Gradients of this recorded array by all variables that it depends on; see
+        `go.backward`.
+        """
+        grads = None if head_grad is None else [head_grad]
+        autograd().backward([self], grads, None, retain_graph, create_graph)
+
+    def detach(self) -> "Array":
+        """An array of the same elements outside the recorded graph: a constant to gradients."""
+        return self.snapshot()
 
     # --- other libraries --------------------------------------------------------------------------
 
@@ -350,6 +404,13 @@ def asarray(x: Any, dtype: Any = None) -> Array:
     return x if dtype is None or as_dtype(dtype) == x.dtype else x.astype(dtype)
 
 
+def autograd() -> Any:
+    """The module of gradients, which is built on this one."""
+    from . import autograd as module
+
+    return module
+
+
 def device_put(array: Any, target: str = "cpu") -> Array:
     """A copy of an array on the target's device."""
     host = np.asarray(array)
@@ -369,10 +430,12 @@ def write(to: Array, new: Any, what: str) -> None:
         raise OpError(
             f"{what} expected values of type {to.spec}, got {new.spec}; make a new array instead"
         )
-    history = to._history
+    before = to._history
+    after = new._history if state.recording else None
     to.rebind(new)
-    if history is not None:  # a variable stays one
-        to._history = history
+    if after is not None:
+        after = after.of_assignment()
+    to._history = after if before is None else before.after_write(after)
 
 
 def _in_place(name: str, operator: str) -> Callable[[Array, Any], Array]:
