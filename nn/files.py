@@ -7,15 +7,14 @@ import tempfile
 from typing import Any
 
 import numpy as np
-import safetensors
-import safetensors.numpy
 
 from ..errors import ArtifactError
-from ..runtime.artifact import read_safetensors
 
 
 def save(path: Any, arrays: dict[str, Any]) -> None:
     """Write a file, whole or not at all."""
+    import safetensors.numpy  # when first needed, as it takes time
+
     path = pathlib.Path(path)
     found = {name: np.ascontiguousarray(x).reshape(np.shape(x)) for name, x in arrays.items()}
     data = safetensors.numpy.save(found)
@@ -38,6 +37,10 @@ def _umask() -> int:
 
 def load(path: Any) -> dict[str, np.ndarray]:
     """The arrays of a file by name; ArtifactError for what is no safetensors file."""
+    import safetensors
+
+    from ..runtime.artifact import read_safetensors
+
     try:
         return read_safetensors(pathlib.Path(path).read_bytes())
     except OSError as error:

@@ -8,13 +8,13 @@ from typing import Any
 
 from ..dialect import activation, indexing, nn, shape, shrink, transcendental
 from ..dialect.contraction import matmul
+from ..dialect.elementwise import as_tensor
 from ..dialect.modes import autocast_dtype, is_training
 from ..dialect.types import float32, is_float
 from ..errors import ModuleError
 from ..runtime import generator
 from . import init
 from .module import Module, parameter
-from .walk import is_array
 
 ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
     name: getattr(module, name)
@@ -46,9 +46,10 @@ def in_compute_type(*operands: Any) -> tuple[Any, ...]:
     dtype = autocast_dtype()
     if dtype is None:
         return operands
+    tensors = (None if x is None else as_tensor(x) for x in operands)
     return tuple(
-        x.astype(dtype) if is_array(x) and is_float(x.dtype) and x.dtype != dtype else x
-        for x in operands
+        x.astype(dtype) if x is not None and is_float(x.dtype) and x.dtype != dtype else x
+        for x in tensors
     )
 
 

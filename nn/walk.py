@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from ..dialect.operators import Operators
+from ..dialect.tensor import Tensor
 from ..errors import ModuleError
+from ..runtime.array import Array
 
 
 def entries(holder: Any) -> list[tuple[str, Any]]:
@@ -35,7 +36,7 @@ def walk(
     while stack:
         path, value, depth = stack.pop()
         below = inside(value)
-        if below or isinstance(value, Operators):
+        if below or is_array(value):
             if id(value) in seen:
                 continue
             seen.add(id(value))
@@ -57,7 +58,7 @@ def by_path(found: Iterator[tuple[str, Any]]) -> dict[str, Any]:
 
 def is_array(x: Any) -> bool:
     """Whether it is an Array, or a tensor in its place."""
-    return isinstance(x, Operators)
+    return isinstance(x, Array | Tensor)
 
 
 def rebuilt(holder: Any, change: Callable[[Any], Any]) -> Any:
