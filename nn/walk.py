@@ -90,7 +90,7 @@ def check_arrays(
         faults.append(f"missing {', '.join(absent)}")
     if unknown := [p for p in given if p not in own]:
         faults.append(f"unexpected {', '.join(unknown)}")
-    for path in (p for p in given if p in own):
+    for path in (p for p in own if p in given):
         x, old = given[path], own[path]
         x = x if is_array(x) else np.asarray(x)
         if x.shape != old.shape or (dtypes and x.dtype != old.dtype):
