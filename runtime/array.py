@@ -60,6 +60,12 @@ class Lease:
         self.pool.append(self.view)
 
 
+class Hold:
+    """What arrays of one memory have in common, as long as there are several."""
+
+    __slots__ = ("__weakref__",)
+
+
 class _HostMemory:
     """A buffer's memory as NumPy takes it, which holds the buffer, and its lease if it has one.
 
@@ -90,8 +96,8 @@ class Array(Operators):
     """
 
     __slots__ = (
-        "__weakref__", "_address", "_history", "_host", "_lease", "_owner", "_pending", "_source",
-        "_value", "_view", "device", "dtype", "shape",
+        "__weakref__", "_address", "_history", "_hold", "_host", "_lease", "_owner", "_pending",
+        "_source", "_value", "_view", "device", "dtype", "shape",
     )  # fmt: skip
     __array_priority__ = 100
 
@@ -110,6 +116,7 @@ class Array(Operators):
         self._host: Callable[[], _HostMemory | None] = _nothing  # weakly, what NumPy reads it by
         self._pending = pending  # the call that makes it, until that is known to have ended
         self._owner = owner  # of the memory, if that is not ours
+        self._hold: Callable[[], Any] = _nothing  # weakly, what snapshots of the memory hold
         self._address: int | None = None
         self._value: np.ndarray | None = None
         self._source: Any = None  # what computes it, where that is still to be done
@@ -168,11 +175,21 @@ class Array(Operators):
             view = self.buffer_view()
             self._view = None
             lease, self._lease = self._lease, None
-            return Donation(self, view, lease, self._host() is None and self._owner is None)
+            is_free = self._host() is None and self._owner is None and self._hold() is None
+            return Donation(self, view, lease, is_free)
 
     def is_shared(self) -> bool:
-        """True if NumPy arrays, a pool or somebody else have the memory, too."""
-        return self._host() is not None or self._lease is not None or self._owner is not None
+        """True if NumPy arrays, snapshots, a pool or somebody else have the memory, too."""
+        return (
+            self._host() is not None
+            or self._lease is not None
+            or self._owner is not None
+            or self.is_held()
+        )
+
+    def is_held(self) -> bool:
+        """True while a recorded graph, or a detached array, has the elements in this memory."""
+        return self._hold() is not None
 
     def assign(self, values: Any) -> None:
         """Write elements in place, for NumPy arrays made of this, too, when no call is under way
@@ -191,6 +208,7 @@ class Array(Operators):
         self.block_until_ready()
         found = Array(self._view, self.shape, self.dtype, self._lease, self.device)
         found._host, found._owner, found._value = self._host, self._owner, self._value
+        found._hold = self._hold
         return found
 
     def snapshot(self) -> "Array":
@@ -202,14 +220,18 @@ class Array(Operators):
         found = Array(self._view, self.shape, self.dtype, self._lease, self.device, self._pending)
         found._value, found._owner = self._value, self._owner
         if self._view is not None:  # a donation then sees that somebody else has the memory
-            with _lock:
-                found._owner = self._owner, self._host_memory()
+            hold = self._hold()
+            if hold is None:
+                hold = Hold()
+                self._hold = weakref.ref(hold)
+            found._owner = self._owner, hold
         return found
 
     def rebind(self, other: "Array") -> None:
         """Have the storage, and the history, of another array of the same type."""
         self._view, self._lease, self._host = other._view, other._lease, other._host
         self._pending, self._owner, self._address = other._pending, other._owner, other._address
+        self._hold = other._hold
         self._value, self._source, self._history = other._value, other._source, other._history
 
     def address(self) -> int:
@@ -238,17 +260,12 @@ class Array(Operators):
         """The elements in place, when they are there."""
         self.block_until_ready()
         with _lock:
-            host = self._host_memory()
+            view = self.buffer_view()
+            host = self._host()
+            if host is None:
+                host = _HostMemory(view, self.shape, self.dtype, (self._lease, self._owner))
+                self._host = weakref.ref(host)
         return np.asarray(host).view(self.dtype)
-
-    def _host_memory(self) -> _HostMemory:
-        """What NumPy reads the array by; under the lock."""
-        view = self.buffer_view()
-        host = self._host()
-        if host is None:
-            host = _HostMemory(view, self.shape, self.dtype, (self._lease, self._owner))
-            self._host = weakref.ref(host)
-        return host
 
     def numpy(self) -> np.ndarray:
         """The elements as a read-only NumPy array, which shares the memory and keeps it alive."""
@@ -392,8 +409,10 @@ def array(x: Any, dtype: Any = None) -> Array:
     nested lists of them. Python floats become float32, integers int32 (int64 where they must), and
     booleans bool. Raises OpError for what is no array.
     """
-    if isinstance(x, Array) and state.deferred is None:
-        return of_value(x.numpy().astype(x.dtype if dtype is None else as_dtype(dtype)))
+    if isinstance(x, Array):
+        if dtype is not None and as_dtype(dtype) != x.dtype:
+            return x.astype(dtype)
+        return _as_copy(x.snapshot(), x)
     return of_value(np.array(as_array(from_other(x), dtype)))
 
 
@@ -412,11 +431,18 @@ def autograd() -> Any:
 
 
 def device_put(array: Any, target: str = "cpu") -> Array:
-    """A copy of an array on the target's device."""
+    """A copy of an array on the target's device. Its gradient comes back to where the array is."""
     host = np.asarray(array)
     driver = find_target(target).driver
     view = copy_in(device(driver).allocator, host)
-    return Array(view, host.shape, host.dtype, None, place(driver))
+    return _as_copy(Array(view, host.shape, host.dtype, None, place(driver)), array)
+
+
+def _as_copy(found: Array, of: Any) -> Array:
+    """An array that was made as a copy of another, recorded as one while the thread records."""
+    if state.recording and isinstance(of, Array) and of._history is not None:
+        found._history = of._history.of_copy(of.device)
+    return found
 
 
 # --- writing --------------------------------------------------------------------------------------

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""go.optim: optimizers against loops in NumPy; schedules, clipping, loss scaling, stale gradients."""
+"""go.optim: optimizers against loops in NumPy; schedules, clipping, loss scaling, stale grads."""
 
 import math
 import pathlib
