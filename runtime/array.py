@@ -186,9 +186,15 @@ class Array(Operators):
             view = self.buffer_view()
             self._view = self._source = None
             lease, self._lease = self._lease, None
+<<<<<<< HEAD
             # Snapshots, and ops that are put off, have the view, too.
             is_free = self._host() is None and self._owner is None and self._hold() is None
             return Donation(self, view, lease, is_free and getrefcount(view) == 2)
+=======
+            # Arrays of the same storage, and ops that are put off, have the view, too.
+            is_free = self._host() is None and self._owner is None and getrefcount(view) == 2
+            return Donation(self, view, lease, is_free)
+>>>>>>> tape
 
     def is_shared(self) -> bool:
         """True if NumPy arrays, snapshots, a pool or somebody else have the memory, too."""
@@ -215,6 +221,7 @@ class Array(Operators):
         """Be usable again after a donation, with the result that was written in place."""
         self._view, self._lease, self._pending = result._view, result._lease, result._pending
 
+<<<<<<< HEAD
     def snapshot(self) -> "Array":
         """Another array of the same elements, outside any recorded graph, which keeps them though
         this one is written to or donated. Nothing is waited for, or computed.
@@ -229,6 +236,30 @@ class Array(Operators):
             found._owner = self._owner, hold
         if state.deferred is not None:
             state.deferred.rebind(found, self)
+=======
+    def alias(self) -> "Array":
+        """Another array of the same storage, outside any recorded graph. Nothing is computed."""
+        found = Array(
+            self._view, self.shape, self.dtype, self._lease, self.device, self._pending, self._owner
+        )
+        found._host, found._value, found._source = self._host, self._value, self._source
+        found._hold = self._hold
+        if state.deferred is not None:
+            state.deferred.rebind(found, self)
+        return found
+
+    def snapshot(self) -> "Array":
+        """An alias for a recorded graph, or a caller, that counts on the elements: the memory must
+        not be written to as long as it is there; see `is_held`.
+        """
+        found = self.alias()
+        if self._value is None:  # NumPy's elements are never written to
+            hold = self._hold()
+            if hold is None:
+                hold = Hold()
+                self._hold = weakref.ref(hold)
+            found._owner, found._hold = (self._owner, hold), self._hold
+>>>>>>> tape
         return found
 
     def rebind(self, other: "Array") -> None:
@@ -422,8 +453,10 @@ def array(x: Any, dtype: Any = None) -> Array:
     nested lists of them. Python floats become float32, integers int32 (int64 where they must), and
     booleans bool. Raises OpError for what is no array.
     """
-    if isinstance(x, Array) and state.deferred is None:
-        return of_value(x.numpy().astype(x.dtype if dtype is None else as_dtype(dtype)))
+    if isinstance(x, Array):
+        if dtype is not None and as_dtype(dtype) != x.dtype:
+            return x.astype(dtype)
+        return _as_copy(x.snapshot(), x)
     return of_value(np.array(as_array(from_other(x), dtype)))
 
 
@@ -442,11 +475,18 @@ def autograd() -> Any:
 
 
 def device_put(array: Any, target: str = "cpu") -> Array:
-    """A copy of an array on the target's device."""
+    """A copy of an array on the target's device. Its gradient comes back to where the array is."""
     host = np.asarray(array)
     driver = find_target(target).driver
     view = copy_in(device(driver).allocator, host)
-    return Array(view, host.shape, host.dtype, None, place(driver))
+    return _as_copy(Array(view, host.shape, host.dtype, None, place(driver)), array)
+
+
+def _as_copy(found: Array, of: Any) -> Array:
+    """An array that was made as a copy of another, recorded as one while the thread records."""
+    if state.recording and isinstance(of, Array) and of._history is not None:
+        found._history = of._history.of_copy(of.device)
+    return found
 
 
 # --- writing --------------------------------------------------------------------------------------

@@ -74,7 +74,7 @@ def attach_grad(x: Array, grad_req: str = "write") -> None:
         )
     buffer = None if grad_req == "null" else of_value(np.zeros(x.shape, x.dtype))
     mark = tape.Mark(grad_req, buffer)
-    if x._history is None or x._history.node.freed:
+    if x._history is None or x._history.node.freed or not x._history.needs:
         x._history = tape.leaf(mark)
     else:
         x._history.node.marks[x._history.index] = mark
@@ -184,7 +184,7 @@ def release(heads: Any) -> None:
     nothing was recorded.
     """
     places = [a._history for a in _arrays("head", heads) if a._history is not None]
-    for node in sweep.reachable([p for p in places if not p.node.freed], False):
+    for node in sweep.reachable([p for p in places if not p.node.freed], whole=False):
         node.free()
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from ..dialect import modes, trees
 from ..dialect.creation import as_array
 from ..dialect.graph import Graph, spec_of
-from ..dialect.modes import current_mode
+from ..dialect.modes import current_mode, mode_like
 from ..dialect.tensor import Tensor
 from ..dialect.transform import vjp
 from ..errors import ArgumentError, GradientError, OpError, TraceError
@@ -167,7 +167,7 @@ class CachedFunction(Inspected, Watched):
             return self._deferred(arguments)
         if state.recording and tape_calls.is_differentiated(arguments):
             return tape_calls.call(self, arguments, out)
-        key = [self._own_mode or current_mode(), len(arguments)]
+        key = [mode_like(self._own_mode) if self._own_mode else current_mode(), len(arguments)]
         for x in arguments:  # what most calls are: arrays, and no more; as _leaves and _key have it
             if type(x) is not Array and type(x) is not np.ndarray:
                 break
@@ -311,7 +311,7 @@ class CachedFunction(Inspected, Watched):
 
     def _key(self, arguments: tuple[Any, ...], leaves: Sequence[Any], structure: Any) -> Any:
         """What a call has in common with those that run the same code."""
-        key = [self._own_mode or current_mode(), structure]
+        key = [mode_like(self._own_mode) if self._own_mode else current_mode(), structure]
         if self._dynamic is not None:
             return (*key, *self._dynamic.types(self.fn, arguments))  # type: ignore[arg-type]
         for leaf in leaves:

@@ -69,9 +69,10 @@ def recording(on: bool) -> Iterator[None]:
         state.recording = before
 
 
-def reachable(heads: Sequence[History], whole: bool = True) -> list[Node]:
-    """The nodes that heads depend on, in the order they were made. GradientError where one of them
-    has been freed, if the `whole` graph has to be there.
+def reachable(heads: Sequence[History], first: int = 0, whole: bool = True) -> list[Node]:
+    """The nodes from the number `first` on that heads depend on, and those next to them, in the
+    order they were made. GradientError where one of them has been freed, if the `whole` graph has
+    to be there.
     """
     found: set[Node] = set()
     left = [h.node for h in heads]
@@ -86,7 +87,8 @@ def reachable(heads: Sequence[History], whole: bool = True) -> list[Node]:
                 "retain_graph=True, or take .detach() of what comes from before it"
             )
         found.add(node)
-        left.extend(p.node for p in node.parents if p is not None)
+        if node.number >= first:
+            left.extend(p.node for p in node.parents if p is not None)
     return sorted(found, key=lambda n: n.number)
 
 
@@ -95,12 +97,14 @@ def gradients(
     variables: Sequence[Place] | None,
     retain: bool,
     create_graph: bool,
+    first: int = 0,
 ) -> list[Array | None]:
     """The gradients by variables, None where no head depends on one; without variables, those that
     arrays were marked for are written to their buffers, or added. Nothing is written, or freed,
-    where something fails. With `create_graph` the backward is recorded.
+    where something fails. With `create_graph` the backward is recorded. Nodes before the number
+    `first` are no part of the graph.
     """
-    nodes = reachable([h for h, _ in heads])
+    nodes = reachable([h for h, _ in heads], first)
     wanted = None if variables is None else set(variables)
     with recording(create_graph):
         totals = _sweep(heads, nodes, wanted, is_fast(create_graph))
@@ -113,7 +117,8 @@ def gradients(
             found = [_value(totals.get(place)) for place in variables]
     if not retain:
         for node in nodes:
-            node.free()
+            if node.number >= first:
+                node.free()
     return found
 
 

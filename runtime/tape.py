@@ -7,17 +7,19 @@ the op's rule says (programs.py). Nothing refers from a node to the arrays that 
 graph that nobody can differentiate any more is freed at once. sweep.py goes backwards through it.
 """
 
+import contextlib
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from ..dialect.base import Op
+from ..dialect.control import TagOp
 from ..dialect.graph import user_frame
 from ..dialect.types import is_float
 from ..errors import GradientError
-from .array import Array, of_value
+from .array import Array, device_put, of_value
 from .programs import Program, program
 from .state import state
 
@@ -44,7 +46,10 @@ class Node:
     `parents` are the places of what it was made from, None for what needs no gradient.
     """
 
-    __slots__ = ("__weakref__", "count", "freed", "marks", "needs", "number", "parents")
+    __slots__ = (
+        "__weakref__", "count", "freed", "marks", "needs", "number", "parents",
+        "writes",
+    )  # fmt: skip
     name = "a variable"
 
     def __init__(self, parents: tuple["History | None", ...] = (), count: int = 1) -> None:
@@ -53,6 +58,7 @@ class Node:
         self.parents = parents
         self.marks: dict[int, Mark] = {}  # by result
         self.freed = False
+        self.writes = 0  # how often a variable was written to
         self.needs = bool(parents)  # False for variables whose gradient nobody wants
 
     def pull(self, cts: list[Array | None], fast: bool) -> Sequence[Array | None]:
@@ -121,7 +127,8 @@ class History:
         """Where an array stands once it was written to: a variable stays one, and so does what is
         marked; else it is where the value is that was assigned.
         """
-        if self.is_leaf():
+        if self.is_leaf() and self.mark is not None:
+            self.node.writes += 1
             return self
         if (mark := self.mark) is not None:
             return leaf(mark)
@@ -131,9 +138,9 @@ class History:
         """The place of an array that is not an op's result, but was given its elements."""
         return History(self.node, self.index, True)
 
-    def copied(self) -> "History":
-        """The place of a copy."""
-        return History(AliasNode((self,)))
+    def of_copy(self, device: str) -> "History | None":
+        """The place of a copy of an array that lives on a device."""
+        return History(CopyNode(self, device)) if self.needs else None
 
 
 def leaf(mark: Mark | None = None) -> History:
@@ -147,14 +154,21 @@ def leaf(mark: Mark | None = None) -> History:
     return History(node)
 
 
-class AliasNode(Node):
-    """A copy of a value."""
+class CopyNode(Node):
+    """A copy of a value, maybe on another device than the value, where its gradient goes."""
 
-    __slots__ = ()
+    __slots__ = ("device",)
     name = "a copy"
 
+    def __init__(self, parent: History, device: str) -> None:
+        super().__init__((parent,))
+        self.device = device
+
     def pull(self, cts: list[Array | None], fast: bool) -> Sequence[Array | None]:
-        return cts
+        return [
+            ct if ct is None or ct.device == self.device else device_put(ct, self.device)
+            for ct in cts
+        ]
 
 
 class OpNode(Node):
@@ -241,9 +255,8 @@ class OpNode(Node):
 
 def keep(array: Array) -> Any:
     """What keeps an array's elements as they are now."""
-    if array._value is None or state.deferred is not None:
-        return array.snapshot()
-    return array._value
+    is_there = array._value is not None and array._source is None and state.deferred is None
+    return array._value if is_there else array.snapshot()
 
 
 def placed(kept: Any, place: History | None) -> Array:
@@ -253,10 +266,75 @@ def placed(kept: Any, place: History | None) -> Array:
     return found
 
 
+def next_number() -> int:
+    """The number that nodes made from now on have at least."""
+    return next(_order)
+
+
 def needed(array: Any) -> History | None:
     """Where an array stands in a recorded graph, if its gradient is asked for; None else."""
     history = getattr(array, "_history", None)
     return history if history is not None and history.node.needs else None
+
+
+def variable(array: Array) -> Array:
+    """An array of the same elements as a new variable; where the thread records, a copy."""
+    place = needed(array) if state.recording else None
+    found = array.snapshot()
+    found._history = leaf() if place is None else place.of_copy(array.device)
+    return found
+
+
+class Follower:
+    """What a function does that is run to be differentiated, besides what the graph knows: values
+    that were tagged, and what values depend on in ways that have no gradient, which the follower of
+    a function around it is told, too.
+    """
+
+    def __init__(self, outer: "Follower | None") -> None:
+        self.tags: list[tuple[str, Array]] = []
+        self.sources: dict[Node, list[Node]] = {} if outer is None else outer.sources
+
+    def note(
+        self,
+        op_class: type[Op],
+        attributes: dict[str, Any],
+        arrays: Sequence[Array],
+        results: Sequence[Array],
+    ) -> None:
+        """Take down an op that was run. What it gives has a place, though it needs no gradient."""
+        if op_class is TagOp:
+            (result,) = results
+            self.tags.append((attributes["label"], result))
+            if result._history is None and is_float(result.dtype):
+                result._history = leaf()
+        sources = [a._history.node for a in arrays if a._history is not None]
+        for result in results if sources else ():
+            if result._history is None:
+                result._history = History(Node())
+            self.sources[result._history.node] = sources
+
+    def reachable(self, nodes: Sequence[Node]) -> set[Node]:
+        """All that nodes depend on, in whatever way."""
+        found: set[Node] = set()
+        left = list(nodes)
+        while left:
+            if (node := left.pop()) not in found:
+                found.add(node)
+                left += [p.node for p in node.parents if p is not None]
+                left += self.sources.get(node, ())
+        return found
+
+
+@contextlib.contextmanager
+def following(follower: Follower | None) -> Iterator[None]:
+    """Within it, a follower is told of what the thread records, and no other."""
+    before = state.follower
+    state.follower = follower
+    try:
+        yield
+    finally:
+        state.follower = before
 
 
 def record(
@@ -267,8 +345,19 @@ def record(
 ) -> None:
     """Take down that an op made `results` of `arrays`, if one of these needs a gradient."""
     parents = tuple(h if (h := a._history) is not None and h.node.needs else None for a in arrays)
-    if parents.count(None) == len(parents):
-        return
+    if parents.count(None) < len(parents):
+        _record(op_class, attributes, arrays, results, parents)
+    if state.follower is not None:
+        state.follower.note(op_class, attributes, arrays, results)
+
+
+def _record(
+    op_class: type[Op],
+    attributes: dict[str, Any],
+    arrays: Sequence[Array],
+    results: Sequence[Array],
+    parents: tuple[History | None, ...],
+) -> None:
     needs = tuple(p is not None for p in parents)
     operands = tuple((a.shape, a.dtype) for a in arrays)
     floats = tuple(is_float(r.dtype) for r in results)
