@@ -186,15 +186,9 @@ class Array(Operators):
             view = self.buffer_view()
             self._view = self._source = None
             lease, self._lease = self._lease, None
-<<<<<<< HEAD
-            # Snapshots, and ops that are put off, have the view, too.
-            is_free = self._host() is None and self._owner is None and self._hold() is None
-            return Donation(self, view, lease, is_free and getrefcount(view) == 2)
-=======
             # Arrays of the same storage, and ops that are put off, have the view, too.
             is_free = self._host() is None and self._owner is None and getrefcount(view) == 2
             return Donation(self, view, lease, is_free)
->>>>>>> tape
 
     def is_shared(self) -> bool:
         """True if NumPy arrays, snapshots, a pool or somebody else have the memory, too."""
@@ -221,22 +215,6 @@ class Array(Operators):
         """Be usable again after a donation, with the result that was written in place."""
         self._view, self._lease, self._pending = result._view, result._lease, result._pending
 
-<<<<<<< HEAD
-    def snapshot(self) -> "Array":
-        """Another array of the same elements, outside any recorded graph, which keeps them though
-        this one is written to or donated. Nothing is waited for, or computed.
-        """
-        found = Array(self._view, self.shape, self.dtype, self._lease, self.device, self._pending)
-        found._value, found._owner, found._source = self._value, self._owner, self._source
-        if self._view is not None:  # a donation then sees that somebody else has the memory
-            hold = self._hold()
-            if hold is None:
-                hold = Hold()
-                self._hold = weakref.ref(hold)
-            found._owner = self._owner, hold
-        if state.deferred is not None:
-            state.deferred.rebind(found, self)
-=======
     def alias(self) -> "Array":
         """Another array of the same storage, outside any recorded graph. Nothing is computed."""
         found = Array(
@@ -259,7 +237,6 @@ class Array(Operators):
                 hold = Hold()
                 self._hold = weakref.ref(hold)
             found._owner, found._hold = (self._owner, hold), self._hold
->>>>>>> tape
         return found
 
     def rebind(self, other: "Array") -> None:

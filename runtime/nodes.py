@@ -115,7 +115,7 @@ def held(array: Array) -> Any:
     if value is not None:
         return value
     array.buffer_view()
-    return array.snapshot()
+    return array.alias()
 
 
 def place() -> Place | None:
