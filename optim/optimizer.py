@@ -25,6 +25,11 @@ from .loss_scale import LossScale
 
 WHAT = "an optimizer's step"
 
+_seen: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
+"""By optimizer, what tells the gradients of its parameters at the last step from later ones. It is
+no attribute, so that a step that is captured reads and changes arrays only.
+"""
+
 
 def named(parameters: Any) -> dict[str, Array]:
     """Parameters by name: a module's, a dict as it is, or a sequence by positions; ModuleError for
@@ -97,7 +102,7 @@ class Optimizer:
             name: {slot: _zeros_for(x) for slot in self.SLOTS}
             for name, x in self.parameters.items()
         }
-        self._seen = {name: _storage(x.grad) for name, x in self.parameters.items()}
+        _seen[self] = {name: _storage(x.grad) for name, x in self.parameters.items()}
 
     # --- for subclasses ---------------------------------------------------------------------------
 
@@ -141,7 +146,7 @@ class Optimizer:
         for name, x in self.parameters.items():
             if request_of(x) not in (None, FROZEN):
                 zero(x)
-                self._seen[name] = _storage(x.grad)
+                _seen[self][name] = _storage(x.grad)
 
     def step(self, ignore_stale: bool = False, loss_scale: LossScale | None = None) -> None:
         """Update all parameters but frozen ones, in place, by the gradients that backward has
@@ -163,7 +168,7 @@ class Optimizer:
                 continue
             if request is None:
                 raise GradientError(f"parameter '{name}' is no variable any more: drop_grad was")
-            if autograd.is_fresh(x) or _storage(x.grad) is not self._seen[name]:
+            if autograd.is_fresh(x) or _storage(x.grad) is not _seen[self][name]:
                 found[name] = x.grad
             else:
                 stale.append(name)
@@ -175,7 +180,7 @@ class Optimizer:
             )
         for name in found:
             autograd.consume(self.parameters[name])
-            self._seen[name] = _storage(found[name])
+            _seen[self][name] = _storage(found[name])
         return found
 
     def _apply(self, gradients: dict[str, Any], loss_scale: LossScale | None) -> None:
@@ -193,7 +198,7 @@ class Optimizer:
         for name, gradient in gradients.items():
             new += self._updated(name, gradient, rate, count)
         for old, value in new:
-            write(old, value if finite is None else where(finite, value, old.detach()), WHAT)
+            write(old, value if finite is None else where(finite, value, old), WHAT)
         for name, master in self.masters.items():
             if name in gradients:
                 param = self.parameters[name]
@@ -208,8 +213,7 @@ class Optimizer:
         if (factor := settings.pop("learning_rate")) != 1:
             rate = rate * factor
         slots = self.slots[name]
-        value = param.detach()
-        results = self.update(value, grad.astype(param.dtype), rate, slots, count, settings)
+        results = self.update(param, grad.astype(param.dtype), rate, slots, count, settings)
         return list(zip((param, *slots.values()), results, strict=True))
 
     # --- state ------------------------------------------------------------------------------------
