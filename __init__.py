@@ -233,6 +233,8 @@ from .runtime.array import Array, array, asarray, device_put
 from .runtime.autograd import backward, is_recording, pause, record
 from .runtime.bucketed import bucketed
 from .runtime.cache import cache_info
+from .runtime.config import config, eager_mode, invoke
+from .runtime.deferred import clear, deferred, get_graph, set_variable
 from .runtime.dispatch import block_until_ready
 from .runtime.dlpack import from_dlpack
 from .runtime.function import CachedFunction, compile, deserialize

@@ -9,7 +9,7 @@ import numpy as np
 from ..dialect.types import TensorSpec
 from ..errors import ArgumentError, GradientError
 from . import dispatch
-from .array import Array
+from .array import Array, before_overwriting
 
 Span = tuple[int, int, int, bool]
 """First byte, the one after the last, position among results or inputs, whether it is a result."""
@@ -41,6 +41,7 @@ class Destinations:
         for i, (array, spec) in enumerate(zip(self.arrays, specs, strict=True)):
             if array is not None:
                 self._check(i, array, spec, device)
+        before_overwriting()
         given = {id(leaves[i]) for i in donated}
         for i, array in enumerate(self.arrays):
             if isinstance(array, Array) and id(array) in given:

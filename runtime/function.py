@@ -62,7 +62,8 @@ def compile(  # noqa: A001 - go.compile
 ) -> Any:
     """Compile a Python function or a graph for a target; the result is called like the function.
 
-    Targets are `cpu`, by IREE, and `jit`, the host JIT that proves memory plans (docs/memory.md).
+    Targets are `cpu`, by IREE, `jit`, the host JIT that proves memory plans (docs/memory.md), and
+    `reference`, which runs op by op on NumPy, without a compiler.
 
     The function is traced once for each structure and type of its arguments, which are arrays,
     numbers, or nested containers of them, and for each mode. Results are `Array`s, which NumPy
