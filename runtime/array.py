@@ -274,6 +274,8 @@ class Array(Operators):
 
     def _memory(self) -> np.ndarray:
         """The elements in place, when they are there."""
+        if state.deferred is not None:
+            state.deferred.reading(self)
         self.block_until_ready()
         with _lock:
             view = self.buffer_view()

@@ -19,7 +19,7 @@ from ..dialect.types import TensorSpec
 from ..errors import ArgumentError, GradientError, TraceError
 from . import lazy
 from .array import Array
-from .nodes import Leaf, Node, Value, build, kind_of, needed, place, scoped
+from .nodes import Leaf, Node, Value, build, held, kind_of, needed, place, scoped
 from .state import state
 
 
@@ -64,7 +64,7 @@ class Scope:
         """What stands for an array that was there before."""
         found = self.leaves.get(id(array))
         if found is None:
-            found = self.leaves[id(array)] = Leaf(self, array, "", place())
+            found = self.leaves[id(array)] = Leaf(self, array, held(array))
         return found
 
     def rebind(self, to: Array, other: Array) -> bool:

@@ -79,10 +79,10 @@ class Leaf(Node):
 
     __slots__ = ("array", "snapshot")
 
-    def __init__(self, owner: Any, array: Array, name: str, place: Place | None) -> None:
-        super().__init__(owner, None, (), {}, (array.spec,), name, place)
+    def __init__(self, owner: Any, array: Array, snapshot: Any) -> None:
+        super().__init__(owner, None, (), {}, (array.spec,), "", place())
         self.array = array
-        self.snapshot = held(array)
+        self.snapshot = snapshot  # None for what only a call knows
 
 
 class Value:
@@ -186,7 +186,7 @@ def needed(refs: Sequence[Ref]) -> list[Node]:
     pending = [ref[0] for ref in refs if stored(ref) is None]
     while pending:
         node = pending.pop()
-        if node.serial not in seen:
+        if type(node) is not Leaf and node.serial not in seen:
             seen[node.serial] = node
             pending += [ref[0] for ref in node.operands if stored(ref) is None]
     return [seen[n] for n in sorted(seen)]
