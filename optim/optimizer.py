@@ -139,6 +139,12 @@ class Optimizer:
             )
         write(self._rate, array(float(value), self._rate.dtype), "a learning rate")
 
+    def after_replay(self) -> None:
+        """A captured step has run: gradients that it used are used."""
+        for name, x in self.parameters.items():
+            if not autograd.is_fresh(x) and (grad := x.grad) is not None:
+                _seen[self][name] = _storage(grad)
+
     # --- a step -----------------------------------------------------------------------------------
 
     def zero_grad(self) -> None:
