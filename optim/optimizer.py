@@ -25,11 +25,6 @@ from .loss_scale import LossScale
 
 WHAT = "an optimizer's step"
 
-_seen: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
-"""By optimizer, what tells the gradients of its parameters at the last step from later ones. It is
-no attribute, so that a step that is captured reads and changes arrays only.
-"""
-
 
 def named(parameters: Any) -> dict[str, Array]:
     """Parameters by name: a module's, a dict as it is, or a sequence by positions; ModuleError for
@@ -70,6 +65,7 @@ class Optimizer:
     """
 
     SLOTS: tuple[str, ...] = ()
+    NOTES = ("_seen",)  # attributes that no result depends on, see runtime/walk.py
 
     def __init__(
         self,
@@ -102,7 +98,7 @@ class Optimizer:
             name: {slot: _zeros_for(x) for slot in self.SLOTS}
             for name, x in self.parameters.items()
         }
-        _seen[self] = {name: _storage(x.grad) for name, x in self.parameters.items()}
+        self._seen = {name: _storage(x.grad) for name, x in self.parameters.items()}
 
     # --- for subclasses ---------------------------------------------------------------------------
 
@@ -143,7 +139,7 @@ class Optimizer:
         """A captured step has run: gradients that it used are used."""
         for name, x in self.parameters.items():
             if not autograd.is_fresh(x) and (grad := x.grad) is not None:
-                _seen[self][name] = _storage(grad)
+                self._seen[name] = _storage(grad)
 
     # --- a step -----------------------------------------------------------------------------------
 
@@ -152,7 +148,7 @@ class Optimizer:
         for name, x in self.parameters.items():
             if request_of(x) not in (None, FROZEN):
                 zero(x)
-                _seen[self][name] = _storage(x.grad)
+                self._seen[name] = _storage(x.grad)
 
     def step(self, ignore_stale: bool = False, loss_scale: LossScale | None = None) -> None:
         """Update all parameters but frozen ones, in place, by the gradients that backward has
@@ -174,7 +170,7 @@ class Optimizer:
                 continue
             if request is None:
                 raise GradientError(f"parameter '{name}' is no variable any more: drop_grad was")
-            if autograd.is_fresh(x) or _storage(x.grad) is not _seen[self][name]:
+            if autograd.is_fresh(x) or _storage(x.grad) is not self._seen[name]:
                 found[name] = x.grad
             else:
                 stale.append(name)
@@ -186,7 +182,7 @@ class Optimizer:
             )
         for name in found:
             autograd.consume(self.parameters[name])
-            _seen[self][name] = _storage(found[name])
+            self._seen[name] = _storage(found[name])
         return found
 
     def _apply(self, gradients: dict[str, Any], loss_scale: LossScale | None) -> None:

@@ -6,6 +6,7 @@ noted beside them, so that other threads, and a caller after an error, see them 
 """
 
 import contextlib
+import copy
 import gc
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -138,6 +139,8 @@ class Traced:
             history = current(target)._history
             if history is not None and history.mark is not None:
                 history.mark.is_fresh = fresh
+        for noted in walk.noted:
+            noted.after_replay()
         return trees.unflatten(self.structure, [what(*spec) for spec in self.results])
 
 
@@ -223,9 +226,12 @@ class _Before:
 def _as_it_was(scope: Trace, before: Walk, again: Callable[[], Walk]) -> Iterator[_Before]:
     """Whatever happens, arrays, and the places that hold them, are as they were."""
     then = _Before(scope)
+    notes = [(x, n, copy.copy(getattr(x, n))) for x in before.noted for n in type(x).NOTES]
     try:
         yield then
     finally:
+        for noted, name, value in notes:
+            setattr(noted, name, value)
         for i in {*map(id, before.arrays), *scope.written, *scope.leaves}:
             if i in scope.existing:
                 scope.existing[i]._history = then.histories[i]

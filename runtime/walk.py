@@ -91,12 +91,16 @@ class Place:
 class Walk:
     """The arrays that are found, each once, in an order that depends on nothing but the structure;
     the places of arrays and numbers; and a key that is equal where all else is.
+
+    A class may name attributes in `NOTES` that are not looked into, as no result depends on them;
+    its `after_replay` is called after each call of a compiled form.
     """
 
     def __init__(self, arguments: dict[str, Any], fn: Any) -> None:
         self.arrays: list[Any] = []  # NumPy's, where they are arguments
         self.places: list[tuple[Place, Any]] = []  # of arrays and simple values
         self.where: list[Place] = []  # of each array
+        self.noted: list[Any] = []  # objects with notes of their own on gradients
         self._key: list[Any] = []
         self._seen: dict[int, int] = {}
         self._keep: list[Any] = []
@@ -199,7 +203,12 @@ class Walk:
     def _object(self, x: Any, place: Place) -> list[tuple[Any, Place]]:
         self._key.append(type(x))
         found: list[tuple[Any, Place]] = []
+        notes = getattr(type(x), "NOTES", ())
+        if notes:
+            self.noted.append(x)
         for name, value in getattr(x, "__dict__", {}).items():
+            if name in notes:
+                continue
             found.append((value, Place(place, x, ATTRIBUTE, name)))
             self._key.append(name)
         for name in slots_of(type(x)):
