@@ -23,12 +23,15 @@ class Step:
     """A train step and all arrays that it works on."""
 
     def __init__(
-        self, make: Callable[[], nn.Module], optimizer: Callable[[nn.Module], Any]
+        self,
+        make: Callable[[], nn.Module],
+        optimizer: Callable[[nn.Module], Any],
+        scaled: bool = True,
     ) -> None:
         go.random.seed(3)
         self.net = make()
         self.optimizer = optimizer(self.net)
-        self.scale = optim.LossScale(4.0, interval=4)
+        self.scale = optim.LossScale(4.0, interval=4) if scaled else None
 
     def __call__(self, x: Any, labels: Any) -> Any:
         with go.record():
