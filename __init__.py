@@ -226,8 +226,10 @@ from .dialect.transcendental import (
 )
 from .dialect.transform import grad, jvp, value_and_grad, vjp
 from .dialect.types import TensorSpec
+from .runtime import autograd
 from .runtime import imperative as _imperative
 from .runtime.array import Array, array, asarray, device_put
+from .runtime.autograd import backward, is_recording, pause, record
 from .runtime.bucketed import bucketed
 from .runtime.cache import cache_info
 from .runtime.dispatch import block_until_ready

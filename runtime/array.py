@@ -45,6 +45,12 @@ class Lease:
         self.pool.append(self.view)
 
 
+class Hold:
+    """What arrays of one memory have in common, as long as there are several."""
+
+    __slots__ = ("__weakref__",)
+
+
 class _HostMemory:
     """A buffer's memory as NumPy takes it, which holds the buffer, and its lease if it has one.
 
@@ -75,8 +81,8 @@ class Array(Operators):
     """
 
     __slots__ = (
-        "__weakref__", "_address", "_history", "_host", "_lease", "_owner", "_pending", "_source",
-        "_value", "_view", "device", "dtype", "shape",
+        "__weakref__", "_address", "_history", "_hold", "_host", "_lease", "_owner", "_pending",
+        "_source", "_value", "_view", "device", "dtype", "shape",
     )  # fmt: skip
     __array_priority__ = 100
 
@@ -95,6 +101,7 @@ class Array(Operators):
         self._host: Callable[[], _HostMemory | None] = _nothing  # weakly, what NumPy reads it by
         self._pending = pending  # the call that makes it, until that is known to have ended
         self._owner = owner  # of the memory, if that is not ours
+        self._hold: Callable[[], Any] = _nothing  # weakly, what snapshots of the memory hold
         self._address: int | None = None
         self._value: np.ndarray | None = None
         self._source: Any = None  # what computes it, where that is still to be done
@@ -153,11 +160,21 @@ class Array(Operators):
             view = self.buffer_view()
             self._view = None
             lease, self._lease = self._lease, None
-            return Donation(self, view, lease, self._host() is None and self._owner is None)
+            is_free = self._host() is None and self._owner is None and self._hold() is None
+            return Donation(self, view, lease, is_free)
 
     def is_shared(self) -> bool:
-        """True if NumPy arrays, a pool or somebody else have the memory, too."""
-        return self._host() is not None or self._lease is not None or self._owner is not None
+        """True if NumPy arrays, snapshots, a pool or somebody else have the memory, too."""
+        return (
+            self._host() is not None
+            or self._lease is not None
+            or self._owner is not None
+            or self.is_held()
+        )
+
+    def is_held(self) -> bool:
+        """True while a recorded graph, or a detached array, has the elements in this memory."""
+        return self._hold() is not None
 
     def assign(self, values: Any) -> None:
         """Write elements in place, for NumPy arrays made of this, too, when no call is under way
@@ -176,12 +193,30 @@ class Array(Operators):
         self.block_until_ready()
         found = Array(self._view, self.shape, self.dtype, self._lease, self.device)
         found._host, found._owner, found._value = self._host, self._owner, self._value
+        found._hold = self._hold
+        return found
+
+    def snapshot(self) -> "Array":
+        """Another array of the same elements, outside any recorded graph, which keeps them though
+        this one is written to or donated. Nothing is waited for.
+        """
+        if self._source is not None:
+            return self._source.alias(self)
+        found = Array(self._view, self.shape, self.dtype, self._lease, self.device, self._pending)
+        found._value, found._owner = self._value, self._owner
+        if self._view is not None:  # a donation then sees that somebody else has the memory
+            hold = self._hold()
+            if hold is None:
+                hold = Hold()
+                self._hold = weakref.ref(hold)
+            found._owner = self._owner, hold
         return found
 
     def rebind(self, other: "Array") -> None:
         """Have the storage, and the history, of another array of the same type."""
         self._view, self._lease, self._host = other._view, other._lease, other._host
         self._pending, self._owner, self._address = other._pending, other._owner, other._address
+        self._hold = other._hold
         self._value, self._source, self._history = other._value, other._source, other._history
 
     def address(self) -> int:
@@ -223,6 +258,42 @@ class Array(Operators):
         array = self._memory() if self._value is None else self._value.view()
         array.setflags(write=False)
         return array
+
+    # --- gradients --------------------------------------------------------------------------------
+
+    def attach_grad(self, grad_req: str = "write") -> None:
+        """Make the array a variable, whose gradient `backward` gives in `x.grad`: "write", "add"
+        or "null"; see `go.autograd.attach_grad`.
+        """
+        autograd().attach_grad(self, grad_req)
+
+    def drop_grad(self) -> None:
+        """Free the gradient: the array is no variable any more. GradientError for what is none."""
+        autograd().drop_grad(self)
+
+    @property
+    def grad(self) -> "Array | None":
+        """The gradient of a variable, an array that each backward writes or adds to; zeros until
+        then. None for what is no variable.
+        """
+        return autograd().grad_of(self)
+
+    @grad.setter
+    def grad(self, value: Any) -> None:
+        autograd().set_grad(self, value)
+
+    def backward(
+        self, head_grad: Any = None, retain_graph: bool = False, create_graph: bool = False
+    ) -> None:
+        """Gradients of this recorded array by all variables that it depends on; see
+        `go.backward`.
+        """
+        grads = None if head_grad is None else [head_grad]
+        autograd().backward([self], grads, None, retain_graph, create_graph)
+
+    def detach(self) -> "Array":
+        """An array of the same elements outside the recorded graph: a constant to gradients."""
+        return self.snapshot()
 
     # --- other libraries --------------------------------------------------------------------------
 
@@ -357,8 +428,10 @@ def array(x: Any, dtype: Any = None) -> Array:
     nested lists of them. Python floats become float32, integers int32 (int64 where they must), and
     booleans bool. Raises OpError for what is no array.
     """
-    if isinstance(x, Array) and state.deferred is None:
-        return of_value(x.numpy().astype(x.dtype if dtype is None else as_dtype(dtype)))
+    if isinstance(x, Array):
+        if dtype is not None and as_dtype(dtype) != x.dtype:
+            return x.astype(dtype)
+        return _as_copy(x.snapshot(), x)
     return of_value(np.array(as_array(from_other(x), dtype)))
 
 
@@ -369,12 +442,26 @@ def asarray(x: Any, dtype: Any = None) -> Array:
     return x if dtype is None or as_dtype(dtype) == x.dtype else x.astype(dtype)
 
 
+def autograd() -> Any:
+    """The module of gradients, which is built on this one."""
+    from . import autograd as module
+
+    return module
+
+
 def device_put(array: Any, target: str = "cpu") -> Array:
-    """A copy of an array on the target's device."""
+    """A copy of an array on the target's device. Its gradient comes back to where the array is."""
     host = np.asarray(array)
     driver = find_target(target).driver
     view = copy_in(device(driver).allocator, host)
-    return Array(view, host.shape, host.dtype, None, place(driver))
+    return _as_copy(Array(view, host.shape, host.dtype, None, place(driver)), array)
+
+
+def _as_copy(found: Array, of: Any) -> Array:
+    """An array that was made as a copy of another, recorded as one while the thread records."""
+    if state.recording and isinstance(of, Array) and of._history is not None:
+        found._history = of._history.of_copy(of.device)
+    return found
 
 
 # --- writing --------------------------------------------------------------------------------------
@@ -388,10 +475,12 @@ def write(to: Array, new: Any, what: str) -> None:
         raise OpError(
             f"{what} expected values of type {to.spec}, got {new.spec}; make a new array instead"
         )
-    history = to._history
+    before = to._history
+    after = new._history if state.recording else None
     to.rebind(new)
-    if history is not None:  # a variable stays one
-        to._history = history
+    if after is not None:
+        after = after.of_assignment()
+    to._history = after if before is None else before.after_write(after)
 
 
 def _in_place(name: str, operator: str) -> Callable[[Array, Any], Array]:

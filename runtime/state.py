@@ -8,12 +8,14 @@ MODES = ("reference", "lazy", "op")
 
 
 class State(threading.local):
-    """One for each thread. `recording` says whether ops are recorded for gradients; `deferred`, in
+    """One for each thread. `recording` says whether ops are recorded for gradients; `follower` is
+    told of them, too (tape.py); `deferred`, in
     deferred compute, is what collects the ops; `eager` is a mode out of MODES, or None for that of
     `go.config`.
     """
 
     recording = False
+    follower: Any = None
     deferred: Any = None
     eager: str | None = None
 
