@@ -63,17 +63,15 @@ def test_modes_are_the_threads_and_are_restored() -> None:
     def other() -> None:
         seen.append((state.eager, state.recording, modes.current_mode(), state.deferred))
 
-    with pytest.raises(ZeroDivisionError):
-        with go.eager_mode("lazy"), go.record(), go.infer_mode():
-            thread = threading.Thread(target=other)
-            thread.start()
-            thread.join()
-            assert state.eager == "lazy"
-            raise ZeroDivisionError
-    with pytest.raises(ZeroDivisionError):
-        with go.deferred():
-            assert state.deferred is not None
-            raise ZeroDivisionError
+    with pytest.raises(ZeroDivisionError), go.eager_mode("lazy"), go.record(), go.infer_mode():
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+        assert state.eager == "lazy"
+        raise ZeroDivisionError
+    with pytest.raises(ZeroDivisionError), go.deferred():
+        assert state.deferred is not None
+        raise ZeroDivisionError
     assert seen == [(None, False, "train", None)]
     assert (state.eager, state.recording, modes.current_mode(), state.deferred) == seen[0]
 
