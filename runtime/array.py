@@ -19,6 +19,7 @@ import numpy as np
 from ..dialect import logic, standard
 from ..dialect.creation import as_array, placed
 from ..dialect.operators import IN_PLACE, Operators
+from ..dialect.tensor import Tensor
 from ..dialect.types import TensorSpec, as_dtype
 from ..errors import ArgumentError, DonationError, OpError
 from ..lowering.target import target as find_target
@@ -482,7 +483,7 @@ def asarray(obj: Any, dtype: Any = None, *, device: Any = None, copy: bool | Non
     dtype)`; another array of the same elements with `copy`. OpError where copy=False asks for the
     memory of another library's array: `go.from_dlpack` shares that.
     """
-    if isinstance(obj, Operators):
+    if isinstance(obj, Array | Tensor):
         is_same = dtype is None or as_dtype(dtype) == obj.dtype
         if copy is False and not is_same:
             raise OpError(f"asarray expected copy=None or True to convert {obj.spec} to {dtype}")
