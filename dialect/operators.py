@@ -57,6 +57,7 @@ class Operators:
     __slots__ = ()
 
     graph: "Builder | None" = None
+    needs_gradient = False
     __hash__ = None  # type: ignore[assignment]  # == is elementwise
 
     spec: TensorSpec

@@ -298,6 +298,13 @@ class Array(Operators):
         autograd().drop_grad(self)
 
     @property
+    def needs_gradient(self) -> bool:
+        """Whether what is recorded of it has a gradient to hand on: `attach_grad` was called, of it
+        or of what it was computed from.
+        """
+        return self._history is not None and self._history.needs
+
+    @property
     def grad(self) -> "Array | None":
         """The gradient of a variable, an array that each backward writes or adds to; zeros until
         then. None for what is no variable.
