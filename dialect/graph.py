@@ -33,7 +33,9 @@ from .tensor import Tensor
 from .types import TensorSpec
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-_OWN_CODE = tuple(os.path.join(_ROOT, d) + os.sep for d in ("dialect", "lowering", "runtime"))
+_OWN_CODE = tuple(
+    os.path.join(_ROOT, d) + os.sep for d in ("dialect", "lowering", "nn", "optim", "runtime")
+)
 
 DATA, PARAMETER, AUXILIARY = "data", "param", "aux"
 """The roles an input can have."""
