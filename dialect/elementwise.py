@@ -13,7 +13,7 @@ import numpy as np
 from . import builder as builders
 from .base import NO_GRADIENT, Op, Operand, Result, function, in_float32
 from .creation import as_array, constant
-from .types import TensorSpec, bool_, float32, is_float, is_integer, promote
+from .types import TensorSpec, as_dtype, bool_, float32, is_float, is_integer, promote
 
 FLOAT, INTEGER, NUMERIC, BOOLEAN, ANY = "floating-point", "integer", "numeric", "boolean", "any"
 ACCEPTS = {
@@ -98,7 +98,7 @@ def promote_together(kind: str, operands: tuple[Any, ...]) -> list[Any]:
 
     Scalars are weak: they take the tensors' type when their kind allows.
     """
-    strong = [o.dtype for o in operands if not is_scalar(o) and hasattr(o, "dtype")]
+    strong = [as_dtype(o.dtype) for o in operands if not is_scalar(o) and hasattr(o, "dtype")]
     others = [as_array(o) for o in operands if not is_scalar(o) and not hasattr(o, "dtype")]
     dtype = common_dtype(strong + [o.dtype for o in others], [o for o in operands if is_scalar(o)])
     if kind == FLOAT and not is_float(dtype):

@@ -57,6 +57,7 @@ class Operators:
     __slots__ = ()
 
     graph: "Builder | None" = None
+    needs_gradient = False
     __hash__ = None  # type: ignore[assignment]  # == is elementwise
 
     spec: TensorSpec
@@ -216,6 +217,8 @@ class Operators:
         return subscript.At(self)
 
     def __iter__(self) -> Iterator[Any]:
+        if not self.shape:
+            raise TypeError(f"iteration over {self.spec}, which has no axes")
         return iter(slicing.unstack(self))
 
     # --- elementwise methods ----------------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from ..errors import TraceError
-from . import base
+from . import base, control
 from .mlir import ir
 from .operators import IN_PLACE, Operators
 from .types import TensorSpec
@@ -53,6 +53,10 @@ class Tensor(Value):
     def size(self) -> int | None:
         """Number of elements; None where it is known only at run time."""
         return self.spec.size
+
+    def detach(self) -> "Tensor":
+        """The tensor as a constant to derivatives: `stop_gradient`."""
+        return control.stop_gradient(self)
 
     def __len__(self) -> int:
         if not self.shape or self.shape[0] is None:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""Derivatives of Python functions, inside a function that is being traced.
+"""Derivatives of Python functions.
 
-Each transformation traces its function into the module and emits one op that names it
-(`gradopt.vjp`, `gradopt.jvp`); the pass gradopt-differentiate does the rest, so transformations
-nest to any depth.
+Inside a function that is being traced, each transformation traces its function into the module and
+emits one op that names it (`gradopt.vjp`, `gradopt.jvp`); the pass gradopt-differentiate does the
+rest, so transformations nest to any depth. Outside, on arrays, the function runs at once, and the
+tape is differentiated (runtime/transforms.py).
 """
 
 import functools
@@ -11,13 +12,73 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..errors import GradientError
+from . import builder as builders
 from . import trees
 from .control import JvpOp, VjpOp, call
 from .creation import constant
 from .elementwise import is_scalar
-from .graph import Graph, function_name, spec_of, trace_inside
+from .graph import argument_names, function_name, spec_of, trace_inside
 from .tensor import Tensor
 from .types import TensorSpec, is_float
+
+
+class Traced:
+    """A function traced on arguments, in a trace; what is asked of it are ops there. `wrt` are the
+    positions of the leaves of the arguments that it is differentiated by.
+    """
+
+    def __init__(
+        self, fn: Callable[..., Any], arguments: tuple[Any, ...], wrt: tuple[int, ...]
+    ) -> None:
+        inner, self.operands = trace_inside(fn, arguments)
+        self.wrt = wrt
+        self.callee = inner.func
+        self.output_specs: Sequence[TensorSpec] = inner.output_specs
+        self.out_tree = inner.out_tree
+
+    def values(self) -> list[Any]:
+        """The leaves of the result."""
+        return list(call(self.callee, *self.operands))
+
+    def vjp(
+        self,
+        heads: tuple[int, ...],
+        cts: list[Any],
+        unreachable: str,
+        intermediates: tuple[str, ...] = (),
+    ) -> tuple[list[Any], list[Any]]:
+        """The leaves of the result, and the gradients by `wrt` and `intermediates`."""
+        about = {"wrt": self.wrt, "heads": heads, "unreachable": unreachable}
+        found = VjpOp.emit_call(
+            self.callee, *self.operands, *cts, **about, intermediates=intermediates
+        )
+        count = len(self.output_specs)
+        return list(found[:count]), list(found[count:])
+
+    def jvp(self, tangents: list[Any]) -> tuple[list[Any], list[Any]]:
+        """The leaves of the result, and the tangents of those that are floating-point."""
+        about = {"wrt": self.wrt, "unreachable": "zeros"}
+        found = JvpOp.emit_call(self.callee, *self.operands, *tangents, **about)
+        count = len(self.output_specs)
+        return list(found[:count]), list(found[count:])
+
+
+def at_once(arguments: Any) -> Any:
+    """What runs functions at once where no graph is being built; None in a trace."""
+    if builders.current() is not None or builders.imperative is None:
+        return None
+    is_traced = any(isinstance(leaf, Tensor) for leaf in trees.leaves(arguments))
+    return None if is_traced else builders.imperative
+
+
+def _called(
+    fn: Callable[..., Any], arguments: tuple[Any, ...], wrt: tuple[int, ...], follow: bool = False
+) -> Any:
+    """A function that is traced, or run at once, on arguments; see Traced, and Run."""
+    eager = at_once(arguments)
+    if eager is None:
+        return Traced(fn, arguments, wrt)
+    return eager.called(fn, arguments, wrt, follow)
 
 
 def value_and_grad(
@@ -41,17 +102,15 @@ def value_and_grad(
     def wrapped(*arguments: Any, **keywords: Any) -> Any:
         chosen = tuple(argnums) if isinstance(argnums, tuple | list) else (argnums,)
         bound = functools.update_wrapper(functools.partial(fn, **keywords), fn) if keywords else fn
-        inner, operands = trace_inside(bound, arguments)
         wrt, structures = _positions(arguments, chosen)
-        _check_arguments(fn, inner, operands, wrt)
-        _check_loss(inner, fn, has_aux)
-        ct = constant(1.0, inner.output_specs[0].dtype)
+        _check_arguments(fn, arguments, wrt)
+        of = _called(bound, arguments, wrt, bool(labels) or not allow_unused)
+        _check_loss(of, fn, has_aux)
+        ct = constant(1.0, of.output_specs[0].dtype)
         mode = "zeros" if allow_unused else "error"
-        about = {"wrt": wrt, "heads": (0,), "unreachable": mode, "intermediates": labels}
-        results = VjpOp.emit_call(inner.func, *operands, ct, **about)
-        count = len(inner.output_specs)
-        values = trees.unflatten(inner.out_tree, results[:count])
-        gradients, rest = [], list(results[count:])
+        results, rest = of.vjp((0,), [ct], mode, labels)
+        values = trees.unflatten(of.out_tree, results)
+        gradients = []
         for tree in structures:
             gradients.append(trees.unflatten(tree, rest[: tree.num_leaves]))
             rest = rest[tree.num_leaves :]
@@ -80,24 +139,58 @@ def grad(
     return wrapped
 
 
+class Derivative:
+    """A function at its floating-point arguments: its result, and products with its Jacobian, any
+    number of them. `what` is what messages call it.
+    """
+
+    def __init__(self, what: str, fn: Callable[..., Any], primals: tuple[Any, ...]) -> None:
+        self._fn = fn
+        self._what = what
+        self._tree = trees.structure(primals)
+        specs = [spec_of(leaf) for leaf in trees.leaves(primals)]
+        self._wrt = _float_leaves(fn, specs)
+        self._specs = [specs[i] for i in self._wrt]
+        self._of = _called(fn, primals, self._wrt)
+
+    def result(self) -> Any:
+        """The function's result."""
+        return trees.unflatten(self._of.out_tree, self._of.values())
+
+    def pullback(self, cotangents: Any) -> Any:
+        """The gradients by the primals, None for integers, of the result times cotangents."""
+        heads, cts = _heads(self._of, self._fn, cotangents)
+        _, found = self._of.vjp(heads, cts, "zeros")
+        gradients = dict(zip(self._wrt, found, strict=True))
+        leaves = [gradients.get(i) for i in range(self._tree.num_leaves)]
+        return trees.unflatten(self._tree, leaves)
+
+    def tangents(self, given: Any) -> list[Any]:
+        """Tangents, a tree like the primals, as a list; GradientError where they do not fit."""
+        places = [0 if i in self._wrt else None for i in range(self._tree.num_leaves)]
+        wanted = trees.structure(trees.unflatten(self._tree, places))
+        if trees.structure(given) != wanted:
+            raise GradientError(
+                f"{self._what} expected tangents with the structure of the primals, None for "
+                f"integers and booleans, {wanted}, got {trees.structure(given)}"
+            )
+        return _matching(self._what, "tangent", trees.leaves(given), self._specs)
+
+    def push(self, tangents: list[Any]) -> tuple[Any, Any]:
+        """The result, and its derivative along tangents, None for integers."""
+        of = self._of
+        results, found = of.jvp(tangents)
+        derivative = iter(found)
+        outputs = [next(derivative) if is_float(s.dtype) else None for s in of.output_specs]
+        return trees.unflatten(of.out_tree, results), trees.unflatten(of.out_tree, outputs)
+
+
 def vjp(fn: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..., Any]]:
     """`(fn(*primals), pullback)`; `pullback(cotangents)`, given a tree like the result's, returns
     one gradient a primal, None for integers and booleans.
     """
-    inner, operands = trace_inside(fn, primals)
-    results = call(inner.func, *operands)
-    wrt = _float_leaves(fn, inner, trees.structure(primals).num_leaves)
-
-    def pullback(cotangents: Any) -> Any:
-        heads, cts = _heads(inner, fn, cotangents)
-        found = VjpOp.emit_call(
-            inner.func, *operands, *cts, wrt=wrt, heads=heads, unreachable="zeros"
-        )
-        gradients = dict(zip(wrt, found[len(results) :], strict=True))
-        tree = trees.structure(primals)
-        return trees.unflatten(tree, [gradients.get(i) for i in range(tree.num_leaves)])
-
-    return trees.unflatten(inner.out_tree, results), pullback
+    of = Derivative(f"vjp of '{function_name(fn)}'", fn, primals)
+    return of.result(), of.pullback
 
 
 def jvp(
@@ -113,31 +206,14 @@ def jvp(
     for name, given in (("primals", primals), ("tangents", tangents)):
         if not isinstance(given, tuple | list):
             raise GradientError(f"{what} expected a tuple of {name}, got {type(given).__name__}")
-    inner, operands = trace_inside(fn, tuple(primals))
-    tree = trees.structure(tuple(primals))
-    wrt = _float_leaves(fn, inner, tree.num_leaves)
-    wanted = trees.unflatten(tree, [0 if i in wrt else None for i in range(tree.num_leaves)])
-    if trees.structure(tuple(tangents)) != trees.structure(wanted):
-        raise GradientError(
-            f"{what} expected tangents with the structure of the primals, None for integers and "
-            f"booleans, {trees.structure(wanted)}, got {trees.structure(tuple(tangents))}"
-        )
-    directions = _matching(
-        what, "tangent", trees.leaves(tuple(tangents)), [inner.input_specs[i] for i in wrt]
-    )
-    results = JvpOp.emit_call(inner.func, *operands, *directions, wrt=wrt, unreachable="zeros")
-    count = len(inner.output_specs)
-    derivative = iter(results[count:])
-    outputs = [next(derivative) if is_float(s.dtype) else None for s in inner.output_specs]
-    return trees.unflatten(inner.out_tree, results[:count]), trees.unflatten(
-        inner.out_tree, outputs
-    )
+    of = Derivative(what, fn, tuple(primals))
+    return of.push(of.tangents(tuple(tangents)))
 
 
 # --- checks ---------------------------------------------------------------------------------------
 
 
-def _check_loss(inner: Graph, fn: Callable[..., Any], has_aux: bool) -> None:
+def _check_loss(inner: Any, fn: Callable[..., Any], has_aux: bool) -> None:
     specs = inner.output_specs
     if has_aux and (
         len(specs) < 1 or inner.out_tree.type is not tuple or inner.out_tree.num_children != 2
@@ -162,34 +238,42 @@ def _check_loss(inner: Graph, fn: Callable[..., Any], has_aux: bool) -> None:
 
 
 def _check_arguments(
-    fn: Callable[..., Any], inner: Graph, operands: list[Any], wrt: tuple[int, ...]
+    fn: Callable[..., Any], arguments: tuple[Any, ...], wrt: tuple[int, ...]
 ) -> None:
+    leaves = trees.leaves(arguments)
     for position in wrt:
-        if not is_float(operands[position].dtype):
+        dtype = spec_of(leaves[position]).dtype
+        if not is_float(dtype):
             raise GradientError(
                 f"the gradient of '{function_name(fn)}' expected floating-point arguments to "
-                "differentiate, got argument "
-                f"'{inner.input_names[position]}' with dtype {operands[position].dtype.name}; "
-                "integers and booleans have no gradient"
+                f"differentiate, got argument '{leaf_names(fn, arguments)[position]}' with dtype "
+                f"{dtype.name}; integers and booleans have no gradient"
             )
 
 
-def _float_leaves(fn: Callable[..., Any], inner: Graph, count: int) -> tuple[int, ...]:
-    """Positions of the floating-point tensors among the first `count` inputs."""
-    floats = tuple(i for i in range(count) if is_float(inner.input_specs[i].dtype))
+def leaf_names(fn: Callable[..., Any], arguments: tuple[Any, ...]) -> list[str]:
+    """Readable names of the leaves of arguments."""
+    names = argument_names(fn, len(arguments))
+    pairs = zip(names, arguments, strict=True)
+    return [path for name, argument in pairs for path, _ in trees.named_leaves(name, argument)]
+
+
+def _float_leaves(fn: Callable[..., Any], specs: list[TensorSpec]) -> tuple[int, ...]:
+    """Positions of the floating-point ones among the types of arguments' leaves."""
+    floats = tuple(i for i, spec in enumerate(specs) if is_float(spec.dtype))
     if not floats:
         raise GradientError(
             f"the derivative of '{function_name(fn)}' expected at least one floating-point "
-            f"argument, got {', '.join(map(str, inner.input_specs[:count])) or 'none'}"
+            f"argument, got {', '.join(map(str, specs)) or 'none'}"
         )
     return floats
 
 
-def _matching(what: str, kind: str, leaves: list[Any], specs: list[TensorSpec]) -> list[Tensor]:
+def _matching(what: str, kind: str, leaves: list[Any], specs: list[TensorSpec]) -> list[Any]:
     """Cotangents or tangents as tensors of the types they must have; Python numbers take those."""
     tensors = []
     for i, (leaf, spec) in enumerate(zip(leaves, specs, strict=True)):
-        if not isinstance(leaf, Tensor):
+        if not hasattr(leaf, "graph"):
             leaf = constant(leaf, spec.dtype if is_scalar(leaf) else spec_of(leaf).dtype)
         if leaf.spec != spec:
             raise GradientError(f"{what} expected {kind} {i} of type {spec}, got {leaf.spec}")
@@ -218,7 +302,7 @@ def _positions(
 
 
 def _heads(
-    inner: Graph, fn: Callable[..., Any], cotangents: Any
+    inner: Any, fn: Callable[..., Any], cotangents: Any
 ) -> tuple[tuple[int, ...], list[Any]]:
     """Floating-point results and their cotangents; a cotangent for an integer result is ignored."""
     if len(trees.leaves(cotangents, none_is_leaf=True)) != len(inner.output_specs):

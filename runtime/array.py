@@ -11,11 +11,12 @@ import math
 import threading
 import weakref
 from collections.abc import Callable
+from sys import getrefcount
 from typing import Any
 
 import numpy as np
 
-from ..dialect import arithmetic, contraction, logic, standard, transcendental
+from ..dialect import logic, standard
 from ..dialect.creation import as_array, placed
 from ..dialect.operators import IN_PLACE, Operators
 from ..dialect.tensor import Tensor
@@ -30,23 +31,8 @@ from .state import state
 
 _lock = threading.Lock()
 
-OPERATORS: dict[Any, Callable[..., Any]] = {
-    np.add: arithmetic.add,
-    np.subtract: arithmetic.sub,
-    np.multiply: arithmetic.mul,
-    np.true_divide: arithmetic.div,
-    np.floor_divide: arithmetic.floor_divide,
-    np.remainder: arithmetic.remainder,
-    np.power: transcendental.pow,
-    np.matmul: contraction.matmul,
-    np.equal: logic.equal,
-    np.not_equal: logic.not_equal,
-    np.less: logic.less,
-    np.less_equal: logic.less_equal,
-    np.greater: logic.greater,
-    np.greater_equal: logic.greater_equal,
-}
-"""What NumPy's operators do where one side is an Array: `a + x`."""
+HOST = "local-task"
+"""The driver of the device whose memory is the host's."""
 
 
 class Lease:
@@ -60,6 +46,12 @@ class Lease:
 
     def __del__(self) -> None:
         self.pool.append(self.view)
+
+
+class Hold:
+    """What arrays of one memory have in common, as long as there are several."""
+
+    __slots__ = ("__weakref__",)
 
 
 class _HostMemory:
@@ -83,6 +75,16 @@ def _nothing() -> None:
     return None
 
 
+readers: list[Callable[[], None]] = []
+"""What runs the ops that are put off and read buffers; see lazy.py."""
+
+
+def before_overwriting() -> None:
+    """Called before memory is written to that others may have still to read."""
+    for run in readers:
+        run()
+
+
 class Array(Operators):
     """An array of numbers. Functions of `gradopt` and operators on it run at once and give Arrays.
 
@@ -92,8 +94,8 @@ class Array(Operators):
     """
 
     __slots__ = (
-        "__weakref__", "_address", "_history", "_host", "_lease", "_owner", "_pending", "_source",
-        "_value", "_view", "device", "dtype", "shape",
+        "__weakref__", "_address", "_history", "_hold", "_host", "_lease", "_owner", "_pending",
+        "_source", "_value", "_view", "device", "dtype", "shape",
     )  # fmt: skip
     __array_priority__ = 100
 
@@ -112,6 +114,7 @@ class Array(Operators):
         self._host: Callable[[], _HostMemory | None] = _nothing  # weakly, what NumPy reads it by
         self._pending = pending  # the call that makes it, until that is known to have ended
         self._owner = owner  # of the memory, if that is not ours
+        self._hold: Callable[[], Any] = _nothing  # weakly, what snapshots of the memory hold
         self._address: int | None = None
         self._value: np.ndarray | None = None
         self._source: Any = None  # what computes it, where that is still to be done
@@ -161,25 +164,37 @@ class Array(Operators):
                     f"an array of shape {self.shape} was used after it had been donated to a call; "
                     "use the call's result instead"
                 )
-            self._view, self._value = copy_to(device("local-task"), value), None
+            self._view, self._value = copy_to(device(HOST), value), None
         return self._view
 
     def give_up(self) -> "Donation":
         """Let go of the memory, for a donation; DonationError if somebody did before."""
         with _lock:
             view = self.buffer_view()
-            self._view = None
+            self._view = self._source = None
             lease, self._lease = self._lease, None
-            return Donation(self, view, lease, self._host() is None and self._owner is None)
+            # Arrays of the same storage, and ops that are put off, have the view, too.
+            is_free = self._host() is None and self._owner is None and getrefcount(view) == 2
+            return Donation(self, view, lease, is_free)
 
     def is_shared(self) -> bool:
-        """True if NumPy arrays, a pool or somebody else have the memory, too."""
-        return self._host() is not None or self._lease is not None or self._owner is not None
+        """True if NumPy arrays, snapshots, a pool or somebody else have the memory, too."""
+        return (
+            self._host() is not None
+            or self._lease is not None
+            or self._owner is not None
+            or self.is_held()
+        )
+
+    def is_held(self) -> bool:
+        """True while a recorded graph, or a detached array, has the elements in this memory."""
+        return self._hold() is not None
 
     def assign(self, values: Any) -> None:
         """Write elements in place, for NumPy arrays made of this, too, when no call is under way
         that may read the old ones. The shape and dtype are the caller's to check.
         """
+        before_overwriting()
         dispatch.settle()
         fill(self.block_until_ready().buffer_view(), values)
 
@@ -188,17 +203,37 @@ class Array(Operators):
         self._view, self._lease, self._pending = result._view, result._lease, result._pending
 
     def alias(self) -> "Array":
-        """Another array of the same storage, outside any recorded graph."""
-        self._resolve()
-        self.block_until_ready()
-        found = Array(self._view, self.shape, self.dtype, self._lease, self.device)
-        found._host, found._owner, found._value = self._host, self._owner, self._value
+        """Another array of the same storage, outside any recorded graph. Nothing is computed."""
+        found = Array(
+            self._view, self.shape, self.dtype, self._lease, self.device, self._pending, self._owner
+        )
+        found._host, found._value, found._source = self._host, self._value, self._source
+        found._hold = self._hold
+        if state.deferred is not None:
+            state.deferred.rebind(found, self)
+        return found
+
+    def snapshot(self) -> "Array":
+        """An alias for a recorded graph, or a caller, that counts on the elements: the memory must
+        not be written to as long as it is there; see `is_held`.
+        """
+        found = self.alias()
+        if self._value is None:  # NumPy's elements are never written to
+            hold = self._hold()
+            if hold is None:
+                hold = Hold()
+                self._hold = weakref.ref(hold)
+            found._owner, found._hold = (self._owner, hold), self._hold
         return found
 
     def rebind(self, other: "Array") -> None:
         """Have the storage, and the history, of another array of the same type."""
+        if state.deferred is not None and state.deferred.rebind(self, other):
+            self._history = other._history
+            return
         self._view, self._lease, self._host = other._view, other._lease, other._host
         self._pending, self._owner, self._address = other._pending, other._owner, other._address
+        self._hold = other._hold
         self._value, self._source, self._history = other._value, other._source, other._history
 
     def address(self) -> int:
@@ -213,7 +248,11 @@ class Array(Operators):
 
     def is_ready(self) -> bool:
         """True once the call that makes it has ended."""
-        return self._source is None and (self._pending is None or self._pending.is_done())
+        source = self._source
+        if source is not None and source.result is not None:
+            source.resolve(self)
+        is_there = self._value is not None or self._view is not None
+        return is_there and (self._pending is None or self._pending.is_done())
 
     def block_until_ready(self) -> "Array":
         """The array, when the call that makes it has ended; DeviceError if that failed."""
@@ -225,6 +264,8 @@ class Array(Operators):
 
     def _memory(self) -> np.ndarray:
         """The elements in place, when they are there."""
+        if state.deferred is not None:
+            state.deferred.reading(self)
         self.block_until_ready()
         with _lock:
             view = self.buffer_view()
@@ -236,10 +277,56 @@ class Array(Operators):
 
     def numpy(self) -> np.ndarray:
         """The elements as a read-only NumPy array, which shares the memory and keeps it alive."""
+        if state.deferred is not None:
+            state.deferred.reading(self)
         self._resolve()
-        array = self._memory() if self._value is None else self._value.view()
+        value = self._value
+        array = self._memory() if value is None else value.view()
         array.setflags(write=False)
         return array
+
+    # --- gradients --------------------------------------------------------------------------------
+
+    def attach_grad(self, grad_req: str = "write") -> None:
+        """Make the array a variable, whose gradient `backward` gives in `x.grad`: "write", "add"
+        or "null"; see `go.autograd.attach_grad`.
+        """
+        autograd().attach_grad(self, grad_req)
+
+    def drop_grad(self) -> None:
+        """Free the gradient: the array is no variable any more. GradientError for what is none."""
+        autograd().drop_grad(self)
+
+    @property
+    def needs_gradient(self) -> bool:
+        """Whether what is recorded of it has a gradient to hand on: `attach_grad` was called, of it
+        or of what it was computed from.
+        """
+        return self._history is not None and self._history.needs
+
+    @property
+    def grad(self) -> "Array | None":
+        """The gradient of a variable, an array that each backward writes or adds to; zeros until
+        then. None for what is no variable.
+        """
+        return autograd().grad_of(self)
+
+    @grad.setter
+    def grad(self, value: Any) -> None:
+        autograd().set_grad(self, value)
+
+    def backward(
+        self, head_grad: Any = None, retain_graph: bool = False, create_graph: bool = False
+    ) -> None:
+        """Gradients of this recorded array by all variables that it depends on; see
+        `go.backward`.
+        """
+        grads = None if head_grad is None else [head_grad]
+        autograd().backward([self], grads, None, retain_graph, create_graph)
+
+    def detach(self) -> "Array":
+        """An array of the same elements outside the recorded graph: a constant to gradients."""
+        return self.snapshot()
 
     # --- other libraries --------------------------------------------------------------------------
 
@@ -274,21 +361,30 @@ class Array(Operators):
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         array = self.numpy()
         if dtype is not None and np.dtype(dtype) != array.dtype:
+            if copy is False:
+                raise ValueError(
+                    f"an Array of {array.dtype.name} cannot be read as {np.dtype(dtype).name} "
+                    "without a copy; leave `copy` away"
+                )
             return array.astype(dtype)
         return array.copy() if copy else array
 
-    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
-        if any(isinstance(x, Array) for x in options.get("out") or ()):
-            raise TypeError("an Array cannot be written to; leave `out` away and take the result")
-        operator = OPERATORS.get(ufunc) if method == "__call__" and not options else None
-        if operator is not None:  # `a + x` with a NumPy array a comes here
-            return operator(*(asarray(x) if isinstance(x, np.ndarray) else x for x in inputs))
-        arrays = [x.numpy() if isinstance(x, Array) else x for x in inputs]
-        return getattr(ufunc, method)(*arrays, **options)
-
     def __reduce__(self) -> Any:
-        """Copies and pickles have memory of their own."""
+        """Pickles have the elements, which are the host's when they are read."""
         return array, (self.numpy(),)
+
+    def __copy__(self) -> "Array":
+        """An array of the same elements on the same device, which no call to come writes to,
+        outside any recorded graph.
+        """
+        self.block_until_ready()
+        if self._value is not None:  # nobody writes to it
+            return of_value(self._value)
+        view = copy_to(device(HOST if self.device == "cpu" else self.device), self.numpy())
+        return Array(view, self.shape, self.dtype, None, self.device)
+
+    def __deepcopy__(self, memo: Any) -> "Array":
+        return self.__copy__()
 
     # --- values -----------------------------------------------------------------------------------
 
@@ -325,10 +421,35 @@ class Array(Operators):
     def __format__(self, spec: str) -> str:
         return format(self.item(), spec) if self.ndim == 0 else format(str(self), spec)
 
+    def __eq__(self, other: object) -> Any:
+        return logic.equal(self, other) if _is_operand(other) else NotImplemented
+
+    def __ne__(self, other: object) -> Any:
+        return logic.not_equal(self, other) if _is_operand(other) else NotImplemented
+
+    def __hash__(self) -> int:
+        raise TypeError(
+            "an Array has no hash, as its elements can change and == compares each; use id(x), or "
+            "x.item() or tuple(x.tolist()) for the values"
+        )
+
     def __repr__(self) -> str:
+        rest = [f"dtype={self.dtype.name}"]
+        if self.device != "cpu":
+            rest.append(f"device='{self.device}'")
         if self.is_deleted():
-            return f"Array(donated, shape={self.shape}, dtype={self.dtype.name})"
-        return f"Array({np.array2string(self.numpy(), separator=', ')}, dtype={self.dtype.name})"
+            return f"Array(donated, shape={self.shape}, {', '.join(rest)})"
+        elements = self.numpy()
+        text = np.array2string(elements, separator=", ", prefix="Array(", suffix=")")
+        if not elements.size or elements.size > np.get_printoptions()["threshold"]:
+            rest.insert(0, f"shape={self.shape}")  # which the elements do not show
+        return f"Array({text}, {', '.join(rest)})"
+
+
+def _is_operand(x: object) -> bool:
+    """True for what arrays are compared with elementwise; they are just unequal to the rest."""
+    known = isinstance(x, bool | int | float | list | tuple) or hasattr(x, "dtype")
+    return known and not isinstance(x, type)
 
 
 class Donation:
@@ -357,8 +478,10 @@ def array(x: Any, dtype: Any = None) -> Array:
     nested lists of them. Python floats become float32, integers int32 (int64 where they must), and
     booleans bool. Raises OpError for what is no array.
     """
-    if isinstance(x, Array) and state.deferred is None:
-        return of_value(x.numpy().astype(x.dtype if dtype is None else as_dtype(dtype)))
+    if isinstance(x, Array):
+        if dtype is not None and as_dtype(dtype) != x.dtype:
+            return x.astype(dtype)
+        return _as_copy(x.snapshot(), x)
     return of_value(np.array(as_array(from_other(x), dtype)))
 
 
@@ -380,12 +503,26 @@ def asarray(obj: Any, dtype: Any = None, *, device: Any = None, copy: bool | Non
     return placed(array(obj, dtype), device)
 
 
+def autograd() -> Any:
+    """The module of gradients, which is built on this one."""
+    from . import autograd as module
+
+    return module
+
+
 def device_put(array: Any, target: str = "cpu") -> Array:
-    """A copy of an array on the target's device."""
+    """A copy of an array on the target's device. Its gradient comes back to where the array is."""
     host = np.asarray(array)
     driver = find_target(target).driver
     view = copy_in(device(driver).allocator, host)
-    return Array(view, host.shape, host.dtype, None, place(driver))
+    return _as_copy(Array(view, host.shape, host.dtype, None, place(driver)), array)
+
+
+def _as_copy(found: Array, of: Any) -> Array:
+    """An array that was made as a copy of another, recorded as one while the thread records."""
+    if state.recording and isinstance(of, Array) and of._history is not None:
+        found._history = of._history.of_copy(of.device)
+    return found
 
 
 # --- writing --------------------------------------------------------------------------------------
@@ -399,10 +536,12 @@ def write(to: Array, new: Any, what: str) -> None:
         raise OpError(
             f"{what} expected values of type {to.spec}, got {new.spec}; make a new array instead"
         )
-    history = to._history
+    before = to._history
+    after = new._history if state.recording else None
     to.rebind(new)
-    if history is not None:  # a variable stays one
-        to._history = history
+    if after is not None:
+        after = after.of_assignment()
+    to._history = after if before is None else before.after_write(after)
 
 
 def _in_place(name: str, operator: str) -> Callable[[Array, Any], Array]:

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from ..dialect.types import TensorSpec
-from ..errors import ArgumentError
+from ..errors import ArgumentError, GradientError
 from . import dispatch
-from .array import Array
+from .array import Array, before_overwriting
 
 Span = tuple[int, int, int, bool]
 """First byte, the one after the last, position among results or inputs, whether it is a result."""
@@ -89,6 +89,7 @@ class Destinations:
             raise self._error(i, f"an array on {device}", f"one on {array.device}")
         if array._owner is not None:
             raise self._error(i, "an array with memory of its own", "one that borrows it")
+        check_free(array, f"out of '{self.name}'")
 
     def _overlaps(self, leaves: Sequence[Any]) -> Iterator[tuple[int, int]]:
         """Results and inputs that have memory in common; ArgumentError for two results."""
@@ -111,6 +112,21 @@ class Destinations:
     def _error(self, i: int, expected: str, got: str) -> ArgumentError:
         return ArgumentError(
             f"'{self.name}' expected out for result {i} to be {expected}, got {got}"
+        )
+
+
+def check_free(array: Array, what: str) -> None:
+    """Raise GradientError for an array that must not be written to in place, as it is part of a
+    recorded graph, or one keeps its elements.
+    """
+    before_overwriting()
+    if array._history is not None:
+        array._history.check_write(array, what)
+    if array.is_held():
+        raise GradientError(
+            f"{what} would change the elements of an array of type {array.spec} that a recorded "
+            "graph, or a detached array, has in the same memory; go backward first, or give "
+            "another array"
         )
 
 

@@ -16,10 +16,11 @@ import numpy as np
 from ..dialect import modes, trees
 from ..dialect.creation import as_array
 from ..dialect.graph import Graph, spec_of
-from ..dialect.modes import current_mode
+from ..dialect.modes import current_mode, mode_like
 from ..dialect.tensor import Tensor
 from ..dialect.transform import vjp
 from ..errors import ArgumentError, GradientError, OpError, TraceError
+from . import tape_calls
 from .arguments import check_types, not_arrays, positional
 from .array import Array
 from .binding import bind
@@ -33,6 +34,7 @@ from .recorded import Differentiable
 from .requests import frozen
 from .serial import parsed
 from .signature import origin_of
+from .state import state
 from .why import History, Miss
 
 if TYPE_CHECKING:
@@ -60,7 +62,8 @@ def compile(  # noqa: A001 - go.compile
 ) -> Any:
     """Compile a Python function or a graph for a target; the result is called like the function.
 
-    Targets are `cpu`, by IREE, and `jit`, the host JIT that proves memory plans (docs/memory.md).
+    Targets are `cpu`, by IREE, `jit`, the host JIT that proves memory plans (docs/memory.md), and
+    `reference`, which runs op by op on NumPy, without a compiler.
 
     The function is traced once for each structure and type of its arguments, which are arrays,
     numbers, or nested containers of them, and for each mode. Results are `Array`s, which NumPy
@@ -144,6 +147,7 @@ class CachedFunction(Inspected, Watched):
         # by signature, so that others are not waited for
         self._locks: weakref.WeakValueDictionary[Any, Any] = weakref.WeakValueDictionary()
         self._thread = threading.local()
+        self.backwards: dict[Any, CachedFunction] = {}  # of recorded calls, to be recorded too
         Watched.__init__(self, self.name)
 
     @property
@@ -159,7 +163,11 @@ class CachedFunction(Inspected, Watched):
         """Call the compiled form for arguments like these; see `compile`."""
         if keywords:
             arguments = positional(self.fn, arguments, keywords)
-        key = [self._own_mode or current_mode(), len(arguments)]
+        if state.deferred is not None:
+            return self._deferred(arguments)
+        if state.recording and tape_calls.is_differentiated(arguments):
+            return tape_calls.call(self, arguments, out)
+        key = [mode_like(self._own_mode) if self._own_mode else current_mode(), len(arguments)]
         for x in arguments:  # what most calls are: arrays, and no more; as _leaves and _key have it
             if type(x) is not Array and type(x) is not np.ndarray:
                 break
@@ -167,7 +175,7 @@ class CachedFunction(Inspected, Watched):
         else:
             if self._dynamic is None and (found := self._bound.get(tuple(key))) is not None:
                 return found(arguments, None if out is None else found.out_leaves(out))
-        leaves, structure = self._leaves(arguments)
+        leaves, structure = self.leaves_of(arguments)
         if structure is None:
             if out is not None:
                 raise ArgumentError(f"'{self.name}' expected no `out` in a trace, got one")
@@ -181,7 +189,7 @@ class CachedFunction(Inspected, Watched):
                 executable = self._bound.get(key) or self._bind(key, arguments)
         return executable(leaves, None if out is None else executable.out_leaves(out))
 
-    def _leaves(self, arguments: tuple[Any, ...]) -> tuple[Sequence[Any], Any]:
+    def leaves_of(self, arguments: tuple[Any, ...]) -> tuple[Sequence[Any], Any]:
         """The arrays that arguments consist of and the structure they stand in, a number for
         arguments that are all arrays; no structure in a trace.
         """
@@ -208,6 +216,18 @@ class CachedFunction(Inspected, Watched):
             key = self, mode
             return call_in_trace(self.fn, arguments, key, options.inline_limit, options.auxiliary)
 
+    def _deferred(self, arguments: tuple[Any, ...]) -> Any:
+        """A call in deferred compute: its ops become part of what is built there."""
+        with modes.mode(self._mode()):
+            if not isinstance(self.fn, Graph):
+                return self.fn(*arguments)
+            self._graph(arguments)  # checks the types
+            from .interpreted import Program
+
+            made = Program.of(self.fn.module, self.fn.name).put_off(arguments)
+            tree = self.fn.out_tree
+            return tuple(made) if tree is None else trees.unflatten(tree, made)
+
     # --- recorded calls ---------------------------------------------------------------------------
 
     def vjp(self, *arguments: Any, **keywords: Any) -> tuple[Any, Any]:
@@ -221,10 +241,15 @@ class CachedFunction(Inspected, Watched):
         """
         if keywords:
             arguments = positional(self.fn, arguments, keywords)
-        leaves, structure = self._leaves(arguments)
-        if structure is None:
+        leaves, structure = self.leaves_of(arguments)
+        if structure is None or state.deferred is not None:
             return vjp(self, *arguments)
-        grad_req = self._grad_req
+        return self.recorded(arguments, leaves, structure, self._grad_req).record(list(leaves))
+
+    def recorded(
+        self, arguments: tuple[Any, ...], leaves: Sequence[Any], structure: Any, grad_req: GradReq
+    ) -> Differentiable:
+        """The forward and the backward for a signature and requests."""
         key = (*self._key(arguments, leaves, structure), frozen(grad_req))
         recorded = self._bound.recorded.get(key)
         if recorded is None:
@@ -232,7 +257,7 @@ class CachedFunction(Inspected, Watched):
                 arguments = trees.unflatten(structure, leaves)
             with self._lock_of(key):
                 recorded = self._bound.recorded.get(key) or self._record(key, grad_req, arguments)
-        return recorded.record(list(leaves))
+        return recorded
 
     def forward(self, *arguments: Any, **keywords: Any) -> Any:
         """The results of a call that `backward` on this thread differentiates; see `vjp`."""
@@ -251,6 +276,11 @@ class CachedFunction(Inspected, Watched):
                 f"backward of '{self.name}' expected a forward on this thread before it, got none"
             )
         return pullback(cotangents, out=out, retain_graph=retain_graph)
+
+    def derived(self, mode: str, fn: Callable[..., Any]) -> "CachedFunction":
+        """A function compiled for the same target, and a mode."""
+        options = Options(self.options.target, mode=mode, disk_cache=self.options.disk_cache)
+        return CachedFunction(fn, options)
 
     def _record(self, key: Any, grad_req: GradReq, arguments: tuple[Any, ...]) -> Differentiable:
         """Compile the forward and the backward for a signature."""
@@ -281,7 +311,7 @@ class CachedFunction(Inspected, Watched):
 
     def _key(self, arguments: tuple[Any, ...], leaves: Sequence[Any], structure: Any) -> Any:
         """What a call has in common with those that run the same code."""
-        key = [self._own_mode or current_mode(), structure]
+        key = [mode_like(self._own_mode) if self._own_mode else current_mode(), structure]
         if self._dynamic is not None:
             return (*key, *self._dynamic.types(self.fn, arguments))  # type: ignore[arg-type]
         for leaf in leaves:

@@ -14,9 +14,10 @@ from ..dialect import builder as builders
 from ..dialect.base import Op
 from ..dialect.creation import ConstantOp, as_array
 from ..dialect.types import TensorSpec
-from . import lazy, tape
+from . import interop, lazy, tape  # noqa: F401 - Array gets NumPy's protocols
 from .array import Array, of_value
 from .state import state
+from .transforms import Transforms
 
 _known: dict[Any, tuple[dict[str, Any], tuple[TensorSpec, ...], bool]] = {}
 """Attributes in their normal form, result types and whether there is one result, not a tuple: by
@@ -25,7 +26,7 @@ op, attributes and operand types.
 KNOWN = 4096
 
 
-class Imperative:
+class Imperative(Transforms):
     """Runs ops, with the interface of a Builder."""
 
     def __enter__(self) -> "Imperative":

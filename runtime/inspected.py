@@ -9,7 +9,7 @@ from ..dialect.auxiliary import auxiliary_inputs
 from ..dialect.control import symbols
 from ..dialect.graph import Graph, argument_names, function_name, trace
 from ..dialect.mlir import ir
-from ..dialect.modes import current_mode
+from ..dialect.modes import current_mode, mode_like
 from ..errors import ArgumentError, GradientError
 from ..lowering.dispatch_form import in_form
 from ..lowering.marks import NULL, storage_of_results
@@ -169,7 +169,7 @@ class Inspected:
         return requests
 
     def _mode(self) -> str:
-        return self.options.mode or current_mode()
+        return mode_like(self.options.mode) if self.options.mode else current_mode()
 
     def _argument_names(self, graph: Graph) -> list[str]:
         """The names of the arguments, as the function calls them."""

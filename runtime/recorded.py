@@ -15,6 +15,7 @@ from ..lowering.marks import ADD, NULL
 from . import dispatch
 from .array import Array
 from .buffers import copy_in
+from .destinations import check_free
 from .executable import Executable
 
 if TYPE_CHECKING:
@@ -52,8 +53,8 @@ class Differentiable:
         found = self.forward(leaves)
         count = recording.result_count
         results, residuals = list(found[:count]), list(found[count:])
-        kept = [leaves[i] for i in recording.inputs]
-        kept += [results[i] for i in recording.results] + residuals
+        kept = [leaves[i].snapshot() for i in recording.inputs]
+        kept += [results[i].snapshot() for i in recording.results] + residuals
         specs = self.forward.outputs[:count]
         return self.results(results), Pullback(self, kept, specs)
 
@@ -114,6 +115,11 @@ class Pullback:
                 "freed; call it with retain_graph=True as long as it is needed again"
             )
         return self._kept
+
+    @property
+    def kept(self) -> list[Any]:
+        """What is kept for the backward; nothing once that is freed."""
+        return list(self._kept or ())
 
     @property
     def nbytes(self) -> int:
@@ -225,6 +231,8 @@ class Pullback:
             raise ArgumentError(f"{what} an array of type {spec} for '{name}', got {found}")
         if isinstance(place, np.ndarray) and not place.flags.writeable:
             raise ArgumentError(f"{what} an array that can be written to for '{name}'")
+        if isinstance(place, Array):
+            check_free(place, f"out of the backward of '{of.name}'")
 
 
 def _put_back(total: Array, held: Any, result: Array) -> None:

@@ -11,8 +11,16 @@ from ..lowering.marks import NULL, WRITE
 from .options import GradReq, Options
 
 
+class ByLeaf(tuple[str, ...]):
+    """Requests for the leaves of all arguments, where there is a gradient to ask for: states,
+    integers and booleans have none.
+    """
+
+
 def frozen(grad_req: GradReq) -> Any:
     """`grad_req` as part of a key."""
+    if isinstance(grad_req, ByLeaf):
+        return grad_req
     if isinstance(grad_req, Mapping):
         return tuple(grad_req.items())
     return grad_req if grad_req is None or isinstance(grad_req, str) else tuple(grad_req)
@@ -31,6 +39,11 @@ def requests_of(
     owners = owners_of(graph, len(arguments))
     given = grad_req
     states = set(auxiliary_inputs(graph))
+    if isinstance(given, ByLeaf):
+        return tuple(
+            NULL if i in states or not is_float(spec.dtype) else given[i]
+            for i, spec in enumerate(graph.input_specs)
+        )
     if given is None or isinstance(given, str):
         wanted = options.param if options.has_roles else range(len(arguments))
         request = WRITE if given is None else given
