@@ -117,6 +117,14 @@ def set_grad(x: Array, value: Any) -> None:
         write(gradient, asarray(value, gradient.dtype), "an assignment to a gradient")
 
 
+def zero_grad(x: Array) -> None:
+    """Set the gradient of a variable to zero, whatever graph it is part of; it is fresh no more."""
+    mark = mark_of(x)
+    if mark is not None and mark.gradient is not None:
+        mark.gradient.rebind(of_value(np.zeros(x.shape, x.dtype)))
+        mark.is_fresh = False
+
+
 def is_fresh(x: Array) -> bool:
     """Whether a backward has filled the gradient of a variable since `consume` of it."""
     mark = mark_of(x)
@@ -145,7 +153,7 @@ def backward(
     """Gradients of recorded arrays, by all variables that they depend on, or by `variables`.
 
     `heads` is an array or a sequence of them; `head_grads` has the gradient of each (an array of
-    its type, or None for ones), and is left away for ones. The gradients go where `attach_grad`
+    its type, a number for all elements, or None for ones), and is left away for ones. The gradients go where `attach_grad`
     says; those by `variables` are returned instead, and nothing is filled. The contributions to a
     gradient are summed first, 16-bit floats in float32, and then written or added once.
 
@@ -186,6 +194,22 @@ def release(heads: Any) -> None:
     places = [a._history for a in _arrays("head", heads) if a._history is not None]
     for node in sweep.reachable([p for p in places if not p.node.freed], whole=False):
         node.free()
+
+
+def saved_bytes(heads: Any) -> int:
+    """Bytes that the graph of heads keeps for its backward. An array that several ops keep counts
+    once, variables and other arrays of the program included.
+    """
+    places = [a._history for a in _arrays("head", heads) if a._history is not None]
+    nodes = sweep.reachable([p for p in places if not p.node.freed], whole=False)
+    return sum({_identity(x): x.nbytes for node in nodes for x in node.kept()}.values())
+
+
+def _identity(kept: Any) -> int:
+    """What is the same for what is kept of one array."""
+    if not isinstance(kept, Array):
+        return id(kept)
+    return next((id(s) for s in (kept._view, kept._source, kept._value) if s is not None), id(kept))
 
 
 def _arrays(what: str, given: Any) -> list[Array]:
@@ -229,7 +253,7 @@ def _head_grad(i: int, head: Array, ct: Any) -> Array:
     if ct is None:
         return of_value(np.ones(head.shape, head.dtype))
     if is_scalar(ct):
-        ct = np.asarray(ct, head.dtype)
+        ct = np.full(head.shape, ct, head.dtype)
     ct = asarray(ct)
     if ct.spec != head.spec:
         raise GradientError(
