@@ -77,7 +77,7 @@ def attach_grad(x: Array, grad_req: str = "write") -> None:
     if x._history is None or x._history.node.freed or not x._history.needs:
         x._history = tape.leaf(mark)
     else:
-        x._history.node.marks[x._history.index] = mark
+        x._history.set_mark(mark)
 
 
 def drop_grad(x: Array) -> None:
@@ -88,7 +88,7 @@ def drop_grad(x: Array) -> None:
             "call it once, after attach_grad"
         )
     history = x._history
-    del history.node.marks[history.index]
+    history.set_mark(None)
     if history.is_leaf():
         history.node.needs = False
         x._history = None
@@ -153,9 +153,10 @@ def backward(
     """Gradients of recorded arrays, by all variables that they depend on, or by `variables`.
 
     `heads` is an array or a sequence of them; `head_grads` has the gradient of each (an array of
-    its type, a number for all elements, or None for ones), and is left away for ones. The gradients go where `attach_grad`
-    says; those by `variables` are returned instead, and nothing is filled. The contributions to a
-    gradient are summed first, 16-bit floats in float32, and then written or added once.
+    its type, a number for all elements, or None for ones), and is left away for ones. The gradients
+    go where `attach_grad` says; those by `variables` are returned instead, and nothing is filled.
+    The contributions to a gradient are summed first, 16-bit floats in float32, and then written or
+    added once.
 
     The recorded graph is freed, unless `retain_graph` is true. With `create_graph` the backward is
     recorded, too, so that gradients can be differentiated again (and the graph is retained).
@@ -168,8 +169,11 @@ def backward(
     seeds = _head_grads(given, head_grads)
     places = None if variables is None else _places(_arrays("variable", variables))
     retain = retain_graph or create_graph
-    found = sweep.gradients(seeds, places, retain, create_graph)
-    return None if places is None else _all_found(found)
+    found = sweep.gradients(seeds, places, True, create_graph)
+    gradients = None if places is None else _all_found(found)
+    if not retain:
+        release(given)
+    return gradients
 
 
 def grad(
