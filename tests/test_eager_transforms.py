@@ -333,8 +333,8 @@ def test_checkpoint_computes_anew() -> None:
         found[-1] += (x.grad.numpy(), w.grad.numpy())
     (plain, *a), (less, *b) = found
     assert less == 2 * x.nbytes + 8 < plain / 5  # the 1.0 is kept, too
-    for left, right in zip(a, b, strict=True):
-        np.testing.assert_array_equal(left, right)
+    for left, right in zip(a, b, strict=True):  # sums of contributions of a block come first
+        np.testing.assert_allclose(left, right, 1e-11)
     calls.clear()
     go.checkpoint(block)(x)
     assert len(calls) == 1
