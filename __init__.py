@@ -238,6 +238,7 @@ from .runtime.deferred import clear, deferred, get_graph, set_variable
 from .runtime.dispatch import block_until_ready
 from .runtime.dlpack import from_dlpack
 from .runtime.function import CachedFunction, compile, deserialize
+from .runtime.hybrid import HybridFunction, hybridize
 from .runtime.modules import clear_cache
 from .runtime.recorded import Pullback
 from .runtime.why import Miss, why

@@ -65,6 +65,7 @@ class Optimizer:
     """
 
     SLOTS: tuple[str, ...] = ()
+    NOTES = ("_seen",)  # attributes that no result depends on, see runtime/walk.py
 
     def __init__(
         self,
@@ -133,6 +134,12 @@ class Optimizer:
                 "the learning rate is given by a schedule; make an optimizer with a number instead"
             )
         write(self._rate, array(float(value), self._rate.dtype), "a learning rate")
+
+    def after_replay(self) -> None:
+        """A compiled step has run: gradients that it used are used."""
+        for name, x in self.parameters.items():
+            if not autograd.is_fresh(x) and (grad := x.grad) is not None:
+                self._seen[name] = _storage(grad)
 
     # --- a step -----------------------------------------------------------------------------------
 

@@ -41,7 +41,6 @@ class Destinations:
         for i, (array, spec) in enumerate(zip(self.arrays, specs, strict=True)):
             if array is not None:
                 self._check(i, array, spec, device)
-        before_overwriting()
         given = {id(leaves[i]) for i in donated}
         for i, array in enumerate(self.arrays):
             if isinstance(array, Array) and id(array) in given:
@@ -120,6 +119,7 @@ def check_free(array: Array, what: str) -> None:
     """Raise GradientError for an array that must not be written to in place, as it is part of a
     recorded graph, or one keeps its elements.
     """
+    before_overwriting()
     if array._history is not None:
         array._history.check_write(array, what)
     if array.is_held():

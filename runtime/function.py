@@ -163,6 +163,8 @@ class CachedFunction(Inspected, Watched):
         """Call the compiled form for arguments like these; see `compile`."""
         if keywords:
             arguments = positional(self.fn, arguments, keywords)
+        if state.deferred is not None:
+            return self._deferred(arguments)
         if state.recording and tape_calls.is_differentiated(arguments):
             return tape_calls.call(self, arguments, out)
         key = [mode_like(self._own_mode) if self._own_mode else current_mode(), len(arguments)]
@@ -214,6 +216,18 @@ class CachedFunction(Inspected, Watched):
             key = self, mode
             return call_in_trace(self.fn, arguments, key, options.inline_limit, options.auxiliary)
 
+    def _deferred(self, arguments: tuple[Any, ...]) -> Any:
+        """A call in deferred compute: its ops become part of what is built there."""
+        with modes.mode(self._mode()):
+            if not isinstance(self.fn, Graph):
+                return self.fn(*arguments)
+            self._graph(arguments)  # checks the types
+            from .interpreted import Program
+
+            made = Program.of(self.fn.module, self.fn.name).put_off(arguments)
+            tree = self.fn.out_tree
+            return tuple(made) if tree is None else trees.unflatten(tree, made)
+
     # --- recorded calls ---------------------------------------------------------------------------
 
     def vjp(self, *arguments: Any, **keywords: Any) -> tuple[Any, Any]:
@@ -228,7 +242,7 @@ class CachedFunction(Inspected, Watched):
         if keywords:
             arguments = positional(self.fn, arguments, keywords)
         leaves, structure = self.leaves_of(arguments)
-        if structure is None:
+        if structure is None or state.deferred is not None:
             return vjp(self, *arguments)
         return self.recorded(arguments, leaves, structure, self._grad_req).record(list(leaves))
 

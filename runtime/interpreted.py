@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ..dialect import builder as builders
 from ..dialect import reference
 from ..dialect.base import Op
 from ..dialect.control import symbols
@@ -19,7 +20,7 @@ from ..dialect.types import TensorSpec
 from ..lowering import pipeline
 from ..lowering.target import Target
 from . import dispatch
-from .array import Array, of_value
+from .array import Array, asarray, of_value
 from .device import place
 from .executable import Executable
 
@@ -83,6 +84,16 @@ class Program:
             values.update(zip(step.results, found, strict=True))
             for n in step.over:
                 del values[n]
+        return [values[n] for n in self.outputs]
+
+    def put_off(self, arrays: Sequence[Any]) -> list[Any]:
+        """The results as the thread runs ops on arrays; see imperative.py."""
+        add = builders.imperative.add
+        values: dict[int, Any] = {i: asarray(x) for i, x in enumerate(arrays)}
+        for step in self.steps:
+            found = add(step.op_class, tuple(values[n] for n in step.operands), step.attributes)
+            results = found if isinstance(found, tuple) else (found,)
+            values.update(zip(step.results, results, strict=True))
         return [values[n] for n in self.outputs]
 
 

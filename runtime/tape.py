@@ -247,7 +247,7 @@ class OpNode(Node):
 
 def keep(array: Array) -> Any:
     """What keeps an array's elements as they are now."""
-    is_there = array._value is not None and array._source is None
+    is_there = array._value is not None and array._source is None and state.deferred is None
     return array._value if is_there else array.snapshot()
 
 
