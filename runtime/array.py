@@ -261,6 +261,9 @@ class Array(Operators):
 
     def is_ready(self) -> bool:
         """True once the call that makes it has ended."""
+        source = self._source
+        if source is not None and source.result is not None:
+            source.resolve(self)
         is_there = self._value is not None or self._view is not None
         return is_there and (self._pending is None or self._pending.is_done())
 

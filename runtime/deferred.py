@@ -29,7 +29,8 @@ class Scope:
     RECORDS = False  # whether gradients may be recorded inside
 
     def __init__(self) -> None:
-        self.leaves: dict[int, Leaf] = {}  # by the array's identity; the leaf keeps that alive
+        self.leaves: dict[int, Leaf] = {}  # by the array's identity
+        self.kept: list[Array] = []  # so that identities stay theirs
 
     def add(
         self,
@@ -40,11 +41,6 @@ class Scope:
         name: str | None,
     ) -> list[Array]:
         """Put an op off; its results."""
-        if state.recording and not self.RECORDS:
-            raise GradientError(
-                f"'gradopt.{op_class.MNEMONIC}' op expected no recording in go.deferred, which "
-                "builds a graph of what would be recorded; compile the graph, and record its call"
-            )
         operands = tuple(self.operand(a) for a in arrays)
         name = scoped(name or op_class.MNEMONIC)
         node = Node(self, op_class, operands, attributes, specs, name, place())
@@ -64,12 +60,18 @@ class Scope:
         """What stands for an array that was there before."""
         found = self.leaves.get(id(array))
         if found is None:
-            found = self.leaves[id(array)] = Leaf(self, array, held(array))
+            with _leave():
+                there = held(array)
+            found = self.leaves[id(array)] = Leaf(self, array, there)
+            self.kept.append(array)
         return found
 
     def rebind(self, to: Array, other: Array) -> bool:
         """An array is given the storage of another one; whether that is done."""
         self.leaves.pop(id(to), None)
+        if other._source is None:  # detached, or a copy: the same input
+            self.leaves[id(to)] = self.leaf(other)
+            self.kept.append(to)
         return False
 
     def reading(self, array: Array) -> None:
@@ -187,7 +189,7 @@ def get_graph(
     """
     arrays, structure = trees.flatten(outputs)
     refs = [_built(i, array) for i, array in enumerate(arrays)]
-    nodes = needed([r for r in refs if type(r[0]) is not Leaf])
+    nodes = needed(refs, whole=True)
     leaves = _leaves(nodes, refs)
     chosen = _inputs(name, leaves, inputs)
     reads = {(leaf.serial, 0): i for i, (_, leaf) in enumerate(chosen) if leaf is not None}

@@ -115,7 +115,7 @@ def held(array: Array) -> Any:
     if value is not None:
         return value
     array.buffer_view()
-    return array.alias()
+    return array.snapshot()
 
 
 def place() -> Place | None:
@@ -180,15 +180,18 @@ def stored(ref: Any) -> Any:
     return node.snapshot if type(node) is Leaf else node.found.get(i)
 
 
-def needed(refs: Sequence[Ref]) -> list[Node]:
-    """The nodes to run for results, in the order of the calls."""
+def needed(refs: Sequence[Ref], whole: bool = False) -> list[Node]:
+    """The nodes to run for results, in the order of the calls; those of known results, too, for the
+    `whole` graph.
+    """
     seen: dict[int, Node] = {}
-    pending = [ref[0] for ref in refs if stored(ref) is None]
+    pending = [ref[0] for ref in refs if whole or stored(ref) is None]
     while pending:
         node = pending.pop()
         if type(node) is not Leaf and node.serial not in seen:
             seen[node.serial] = node
-            pending += [ref[0] for ref in node.operands if stored(ref) is None]
+            read = [ref for ref in node.operands if type(ref) is tuple]
+            pending += [ref[0] for ref in read if whole or stored(ref) is None]
     return [seen[n] for n in sorted(seen)]
 
 
