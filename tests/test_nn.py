@@ -3,6 +3,7 @@
 
 import contextlib
 import dataclasses
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -481,6 +482,17 @@ def test_autocast(dtype: str) -> None:
             assert layer(go.ones(shape)).dtype == cast
     with go.autocast(dtype):  # states of recurrent layers stay wide
         assert nn.LSTM(2, 3)(go.ones((1, 2, 2)))[0].dtype == np.float32
+
+
+def test_autocast_is_the_threads_own() -> None:
+    """B30: another thread is in no context of this one."""
+    net, x = nn.Dense(4, 3), np.ones((2, 4), np.float32)
+    found = []
+    with go.autocast("bfloat16"):
+        thread = threading.Thread(target=lambda: found.append(net(x).dtype))
+        thread.start()
+        thread.join()
+    assert found == [np.float32]
 
 
 def test_autocast_takes_16_bits() -> None:
