@@ -311,7 +311,7 @@ class Array(Operators):
         autograd().drop_grad(self)
 
     @property
-    def grad(self) -> "Array | None":
+    def grad(self) -> Any:
         """The gradient of a variable, an array that each backward writes or adds to; zeros until
         then. None for what is no variable.
         """
