@@ -115,7 +115,7 @@ class Array(Operators):
     @property
     def spec(self) -> TensorSpec:
         """Shape and element type."""
-        return TensorSpec(self.shape, self.dtype)
+        return TensorSpec.known(self.shape, self.dtype)
 
     @property
     def ndim(self) -> int:
