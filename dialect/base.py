@@ -348,22 +348,26 @@ class Op(Gradopt.Operation, traits=[ext.Pure]):
     ) -> tuple[np.ndarray, ...]:
         """`evaluate` for results of given types, whose extents may be unknown."""
         wide = [a.astype(float32) if a.itemsize == 2 and cls._widens(a) else a for a in arrays]
-        return _QUIET.copy().run(cls._compute, specs, wide, attributes)
+        return _QUIET.copy().run(_results, cls, specs, wide, attributes)
 
     @classmethod
     def _widens(cls, array: np.ndarray) -> bool:
         return cls.WIDEN and is_narrow(array.dtype)
 
-    @classmethod
-    def _compute(
-        cls, specs: Sequence[TensorSpec], arrays: list[np.ndarray], attributes: dict[str, Any]
-    ) -> tuple[np.ndarray, ...]:
-        values = cls.reference(*arrays, **attributes)
-        if not isinstance(values, tuple):
-            values = (values,)
-        if len(values) != len(specs):
-            raise ValueError(f"{cls.OPERATION_NAME}: {len(specs)} results, got {len(values)}")
-        return tuple(map(_as_typed, values, specs))
+
+def _results(
+    op_class: type[Op],
+    specs: Sequence[TensorSpec],
+    arrays: list[np.ndarray],
+    attributes: dict[str, Any],
+) -> tuple[np.ndarray, ...]:
+    """What an op's reference gives, in the types that `infer` says."""
+    values = op_class.reference(*arrays, **attributes)
+    if not isinstance(values, tuple):
+        values = (values,)
+    if len(values) != len(specs):
+        raise ValueError(f"{op_class.OPERATION_NAME}: {len(specs)} results, got {len(values)}")
+    return tuple(map(_as_typed, values, specs))
 
 
 def _as_typed(value: Any, spec: TensorSpec) -> np.ndarray:

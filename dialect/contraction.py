@@ -169,7 +169,7 @@ def contracted(
     inner = math.prod([lhs.shape[a] for a in lhs_contract])
     a = lhs.transpose(*lhs_batch, *left, *lhs_contract).reshape(*batch, math.prod(rows), inner)
     b = rhs.transpose(*rhs_batch, *rhs_contract, *right).reshape(*batch, inner, math.prod(columns))
-    return np.matmul(a, b).reshape(*batch, *rows, *columns)
+    return np.matmul(a, b).reshape([*batch, *rows, *columns])
 
 
 # --- functions ------------------------------------------------------------------------------------
@@ -221,8 +221,8 @@ def matmul(a: Any, b: Any, name: str | None = None) -> Any:
 def _batched(a: Any, b: Any, name: str | None) -> Any:
     shape = broadcast_shapes(DotGeneralOp, a.shape[:-2], b.shape[:-2])
     a, b = (
-        a.broadcast_to((*shape, *a.shape[-2:]), like=(a, b)),
-        b.broadcast_to((*shape, *b.shape[-2:]), like=(a, b)),
+        x if x.shape[:-2] == shape else x.broadcast_to((*shape, *x.shape[-2:]), like=(a, b))
+        for x in (a, b)
     )
     n = len(shape)
     batch = tuple(range(n))

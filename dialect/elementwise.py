@@ -175,6 +175,8 @@ def _shown(shape: tuple[int | None, ...]) -> str:
 
 def broadcast_shapes(op_class: type[Op], *shapes: tuple[int | None, ...]) -> tuple[int | None, ...]:
     """The common shape by NumPy's rules; raises where extents clash."""
+    if shapes.count(shapes[0]) == len(shapes):
+        return shapes[0]
     result: list[int | None] = []
     for position in range(-max(map(len, shapes)), 0):
         found = {s[position] for s in shapes if len(s) >= -position} - {1}

@@ -60,9 +60,17 @@ def count(x: Any, axes: tuple[int, ...]) -> Any:
     return constant(float(math.prod(extents)), x.dtype)
 
 
-def _count(x: np.ndarray, axes: tuple[int, ...]) -> np.int64:
-    """The number of elements along axes, in the type that divides floats in float64."""
-    return np.int64(math.prod([x.shape[a] for a in axes]))
+def _count(x: np.ndarray, axes: tuple[int, ...]) -> Any:
+    """The number of elements along axes, as what divides sums: their type holds a small one, and
+    makes NumPy divide by a large one in float64.
+    """
+    n = math.prod([x.shape[a] for a in axes])
+    return n if n <= 2**24 else np.int64(n)
+
+
+def mean_along(x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
+    """NumPy's mean, with the axes kept, at less cost."""
+    return np.add.reduce(x, axes, keepdims=True) / _count(x, axes)
 
 
 class SumOp(Reduction, name="sum"):
