@@ -5,8 +5,8 @@
 import importlib as _importlib
 import typing as _typing
 
-from .dialect import checkpoint_policies, random
-from .dialect import optimizer as optim
+from . import nn, optim
+from .dialect import checkpoint_policies
 from .dialect.activation import (
     celu,
     elu,
@@ -137,7 +137,7 @@ from .dialect.logic import (
 )
 from .dialect.loss import cross_entropy, nll_loss
 from .dialect.masked import masked_mean, masked_sum
-from .dialect.modes import infer_mode, is_training, train_mode
+from .dialect.modes import autocast, infer_mode, is_training, train_mode
 from .dialect.nn import dropout, log_softmax, softmax
 from .dialect.norm import group_norm, instance_norm, layer_norm, rms_norm
 from .dialect.padding import pad
@@ -227,14 +227,18 @@ from .dialect.transcendental import (
 from .dialect.transform import grad, jvp, value_and_grad, vjp
 from .dialect.types import TensorSpec
 from .runtime import autograd
+from .runtime import generator as random
 from .runtime import imperative as _imperative
 from .runtime.array import Array, array, asarray, device_put
 from .runtime.autograd import backward, is_recording, pause, record
 from .runtime.bucketed import bucketed
 from .runtime.cache import cache_info
+from .runtime.config import config, eager_mode, invoke
+from .runtime.deferred import clear, deferred, get_graph, set_variable
 from .runtime.dispatch import block_until_ready
 from .runtime.dlpack import from_dlpack
 from .runtime.function import CachedFunction, compile, deserialize
+from .runtime.hybrid import HybridFunction, hybridize
 from .runtime.modules import clear_cache
 from .runtime.recorded import Pullback
 from .runtime.why import Miss, why

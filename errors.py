@@ -91,5 +91,9 @@ class NonFiniteError(GradoptError, FloatingPointError):
     outputs: dict[str, Any] = {}
 
 
+class ModuleError(GradoptError, ValueError):
+    """A net or an optimizer is put together wrongly, or arrays do not fit it."""
+
+
 class ProfileError(GradoptError, RuntimeError):
     """IREE's tools could not measure a compiled function."""

@@ -275,7 +275,7 @@ class Graph(builders.Builder):
         return ir.Location.name(self._unique(name), location.child_loc)
 
     def _source_location(self) -> ir.Location:
-        frame = _user_frame()
+        frame = user_frame()
         return (
             ir.Location.file(frame.f_code.co_filename, frame.f_lineno, 0)
             if frame
@@ -283,7 +283,7 @@ class Graph(builders.Builder):
         )
 
 
-def _user_frame() -> Any:
+def user_frame() -> Any:
     """The innermost frame that is not gradopt's own code."""
     frame = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(_OWN_CODE):

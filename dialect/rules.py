@@ -10,9 +10,9 @@ from . import trees
 from .checkpoint_policies import Policy, nothing_saveable
 from .control import CHECKPOINT, CUSTOM_VJP, call
 from .creation import constant, zeros
-from .graph import Graph, function_name, trace_inside, trace_private
+from .graph import Graph, function_name, spec_of, trace_inside, trace_private
 from .mlir import ir
-from .tensor import Tensor
+from .transform import at_once
 from .types import TensorSpec, is_float
 
 
@@ -30,6 +30,8 @@ class custom_vjp:  # noqa: N801 - a decorator
     only: a tensor of an enclosing function is refused, as its gradient would be lost.
     """
 
+    WRAPS = "fn", "rules"  # see runtime/walk.py
+
     def __init__(self, fn: Callable[..., Any]) -> None:
         self.fn = fn
         self.rules: tuple[Callable[..., Any], Callable[..., Any]] | None = None
@@ -44,6 +46,12 @@ class custom_vjp:  # noqa: N801 - a decorator
         if self.rules is None:
             raise GradientError(f"custom_vjp '{name}' expected a rule, got none; call its defvjp")
         forward, backward = self.rules
+        if (eager := at_once(arguments)) is not None:
+
+            def rule(residuals: Any, cotangents: Any) -> list[Any]:
+                return _gradients(name, backward(residuals, cotangents), arguments)
+
+            return eager.custom_call(name, self.fn, forward, rule, arguments)
         inner, operands = trace_inside(self.fn, arguments)
         residual_tree: list[Any] = []
 
@@ -70,7 +78,8 @@ class custom_vjp:  # noqa: N801 - a decorator
             heads = [next(cts) if is_float(s.dtype) else None for s in inner.output_specs]
             given = trees.unflatten(inner.out_tree, heads)
             found = backward(trees.unflatten(residual_tree[0], leaves[:count]), given)
-            return _gradients(name, found, arguments, inner.input_specs)
+            gradients = _gradients(name, found, arguments)
+            return [g for g in gradients if g is not None]
 
         inside = trace_private(backward_flat, (*residuals, *floats))
         for graph, what in ((inner, "it"), (outside, "its forward"), (inside, "its backward")):
@@ -104,8 +113,10 @@ def _mark(inner: Graph, outside: Graph, inside: Graph) -> None:
         inner.func.attributes[CUSTOM_VJP] = ir.DictAttr.get(names)
 
 
-def _gradients(name: str, found: Any, arguments: Any, specs: list[TensorSpec]) -> list[Any]:
-    """The gradients of the floating-point leaves of the arguments, from what backward returned."""
+def _gradients(name: str, found: Any, arguments: Any) -> list[Any]:
+    """The gradients by the leaves of the arguments, None for integers, from what backward
+    returned.
+    """
     if not isinstance(found, tuple) or len(found) != len(arguments):
         got = f"{len(found)} entries" if isinstance(found, tuple) else type(found).__name__
         raise GradientError(
@@ -122,21 +133,24 @@ def _gradients(name: str, found: Any, arguments: Any, specs: list[TensorSpec]) -
                 f"argument, {trees.structure(argument)}, got {trees.structure(gradient)}"
             )
         flat += leaves
-    result = []
-    for i, (leaf, spec) in enumerate(zip(flat, specs, strict=False)):
-        if not is_float(spec.dtype):
-            continue
-        if leaf is None:
-            leaf = zeros(spec.extents, spec.dtype)
-        elif not isinstance(leaf, Tensor):
-            leaf = constant(leaf, spec.dtype)
-        if leaf.spec != spec:
-            raise GradientError(
-                f"backward of custom_vjp '{name}' expected gradient {i} of type {spec}, got "
-                f"{leaf.spec}"
-            )
-        result.append(leaf)
-    return result
+    specs = [spec_of(leaf) for leaf in trees.leaves(arguments)]
+    return [_gradient(name, i, g, s) for i, (g, s) in enumerate(zip(flat, specs, strict=True))]
+
+
+def _gradient(name: str, i: int, found: Any, spec: TensorSpec) -> Any:
+    """One of them, as a tensor of the type that it must have."""
+    if not is_float(spec.dtype):
+        return None
+    if found is None:
+        found = zeros(spec.extents, spec.dtype)
+    elif not hasattr(found, "graph"):
+        found = constant(found, spec.dtype)
+    if found.spec != spec:
+        raise GradientError(
+            f"backward of custom_vjp '{name}' expected gradient {i} of type {spec}, got "
+            f"{found.spec}"
+        )
+    return found
 
 
 def checkpoint(fn: Callable[..., Any] | None = None, *, policy: Policy = nothing_saveable) -> Any:
@@ -144,7 +158,9 @@ def checkpoint(fn: Callable[..., Any] | None = None, *, policy: Policy = nothing
     rest is computed anew there.
 
     Less memory for more work; values and gradients are the same. Policies stand in
-    `go.checkpoint_policies`. Can be used as a decorator.
+    `go.checkpoint_policies`; on arrays outside a trace nothing is kept besides the arguments,
+    unless the policy is `everything_saveable`. There the function runs twice, Python and all:
+    arrays that it writes to are written to twice. Can be used as a decorator.
     """
     if not isinstance(policy, Policy):
         got = f"got {policy!r:.60}"
@@ -155,6 +171,8 @@ def checkpoint(fn: Callable[..., Any] | None = None, *, policy: Policy = nothing
     @functools.wraps(fn)
     def wrapped(*arguments: Any, **keywords: Any) -> Any:
         bound = functools.update_wrapper(functools.partial(fn, **keywords), fn) if keywords else fn
+        if (eager := at_once(arguments)) is not None:
+            return eager.checkpoint_call(bound, function_name(fn), arguments, policy)
         inner, operands = trace_inside(bound, arguments)
         with inner.context:
             inner.func.attributes[CHECKPOINT] = _policy_attribute(policy)

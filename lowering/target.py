@@ -78,6 +78,7 @@ TARGETS = {
         LADDER,
     ),
     "jit": Target("jit", "local-task", (), ()),  # no IREE: MLIR's own compiler, in this process
+    "reference": Target("reference", "local-task", (), ()),  # no compiler: ops run on NumPy
 }
 
 

@@ -11,6 +11,7 @@ import math
 import threading
 import weakref
 from collections.abc import Callable
+from sys import getrefcount
 from typing import Any
 
 import numpy as np
@@ -70,6 +71,16 @@ class _HostMemory:
 
 def _nothing() -> None:
     return None
+
+
+readers: list[Callable[[], None]] = []
+"""What runs the ops that are put off and read buffers; see lazy.py."""
+
+
+def before_overwriting() -> None:
+    """Called before memory is written to that others may have still to read."""
+    for run in readers:
+        run()
 
 
 class Array(Operators):
@@ -158,9 +169,10 @@ class Array(Operators):
         """Let go of the memory, for a donation; DonationError if somebody did before."""
         with _lock:
             view = self.buffer_view()
-            self._view = None
+            self._view = self._source = None
             lease, self._lease = self._lease, None
-            is_free = self._host() is None and self._owner is None and self._hold() is None
+            # Arrays of the same storage, and ops that are put off, have the view, too.
+            is_free = self._host() is None and self._owner is None and getrefcount(view) == 2
             return Donation(self, view, lease, is_free)
 
     def is_shared(self) -> bool:
@@ -180,6 +192,7 @@ class Array(Operators):
         """Write elements in place, for NumPy arrays made of this, too, when no call is under way
         that may read the old ones. The shape and dtype are the caller's to check.
         """
+        before_overwriting()
         dispatch.settle()
         fill(self.block_until_ready().buffer_view(), values)
 
@@ -188,32 +201,34 @@ class Array(Operators):
         self._view, self._lease, self._pending = result._view, result._lease, result._pending
 
     def alias(self) -> "Array":
-        """Another array of the same storage, outside any recorded graph."""
-        self._resolve()
-        self.block_until_ready()
-        found = Array(self._view, self.shape, self.dtype, self._lease, self.device)
-        found._host, found._owner, found._value = self._host, self._owner, self._value
+        """Another array of the same storage, outside any recorded graph. Nothing is computed."""
+        found = Array(
+            self._view, self.shape, self.dtype, self._lease, self.device, self._pending, self._owner
+        )
+        found._host, found._value, found._source = self._host, self._value, self._source
         found._hold = self._hold
+        if state.deferred is not None:
+            state.deferred.rebind(found, self)
         return found
 
     def snapshot(self) -> "Array":
-        """Another array of the same elements, outside any recorded graph, which keeps them though
-        this one is written to or donated. Nothing is waited for.
+        """An alias for a recorded graph, or a caller, that counts on the elements: the memory must
+        not be written to as long as it is there; see `is_held`.
         """
-        if self._source is not None:
-            return self._source.alias(self)
-        found = Array(self._view, self.shape, self.dtype, self._lease, self.device, self._pending)
-        found._value, found._owner = self._value, self._owner
-        if self._view is not None:  # a donation then sees that somebody else has the memory
+        found = self.alias()
+        if self._value is None:  # NumPy's elements are never written to
             hold = self._hold()
             if hold is None:
                 hold = Hold()
                 self._hold = weakref.ref(hold)
-            found._owner = self._owner, hold
+            found._owner, found._hold = (self._owner, hold), self._hold
         return found
 
     def rebind(self, other: "Array") -> None:
         """Have the storage, and the history, of another array of the same type."""
+        if state.deferred is not None and state.deferred.rebind(self, other):
+            self._history = other._history
+            return
         self._view, self._lease, self._host = other._view, other._lease, other._host
         self._pending, self._owner, self._address = other._pending, other._owner, other._address
         self._hold = other._hold
@@ -231,7 +246,11 @@ class Array(Operators):
 
     def is_ready(self) -> bool:
         """True once the call that makes it has ended."""
-        return self._source is None and (self._pending is None or self._pending.is_done())
+        source = self._source
+        if source is not None and source.result is not None:
+            source.resolve(self)
+        is_there = self._value is not None or self._view is not None
+        return is_there and (self._pending is None or self._pending.is_done())
 
     def block_until_ready(self) -> "Array":
         """The array, when the call that makes it has ended; DeviceError if that failed."""
@@ -243,6 +262,8 @@ class Array(Operators):
 
     def _memory(self) -> np.ndarray:
         """The elements in place, when they are there."""
+        if state.deferred is not None:
+            state.deferred.reading(self)
         self.block_until_ready()
         with _lock:
             view = self.buffer_view()
@@ -254,8 +275,11 @@ class Array(Operators):
 
     def numpy(self) -> np.ndarray:
         """The elements as a read-only NumPy array, which shares the memory and keeps it alive."""
+        if state.deferred is not None:
+            state.deferred.reading(self)
         self._resolve()
-        array = self._memory() if self._value is None else self._value.view()
+        value = self._value
+        array = self._memory() if value is None else value.view()
         array.setflags(write=False)
         return array
 

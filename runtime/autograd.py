@@ -38,8 +38,13 @@ def record(train_mode: bool | None = None) -> contextlib.AbstractContextManager[
 
     `train_mode` says whether `dropout`, `batch_norm` and their like train within; by default that
     stays as it is. The state is the thread's, and is what it was before when the context is left,
-    by an exception, too.
+    by an exception, too. GradientError in `go.deferred()`.
     """
+    if state.deferred is not None and not state.deferred.RECORDS:
+        raise GradientError(
+            "go.record expected no go.deferred() around it, which builds a graph of what would be "
+            "recorded; compile the graph, and record its call, or use go.grad"
+        )
     return _recording(True, train_mode)
 
 

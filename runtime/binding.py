@@ -65,8 +65,8 @@ def bind(
             target = in_form(graph.module, target)
             about = {**options(graph, donated, is_static, remat), **(parts or {})}
             signature = of_graph(graph, target, about, history.origin if history else "")
-            if target.name == "jit":
-                found = _by_the_jit(
+            if not target.ladder:
+                found = _in_process(
                     graph, target, list(donated), is_static, remat, signature, history
                 )
                 return log.logged(found)
@@ -96,7 +96,7 @@ def signature_of(
             unmark(function)
 
 
-def _by_the_jit(
+def _in_process(
     graph: Graph | FunctionGraph,
     target: Target,
     donated: list[int],
@@ -105,13 +105,18 @@ def _by_the_jit(
     signature: Signature,
     history: History | None,
 ) -> Executable:
-    """A graph compiled by the host JIT, which keeps nothing."""
-    from .jit import JitExecutable
-
+    """A graph compiled by the host JIT, or run by NumPy, which keep nothing."""
     start = time.perf_counter()
-    found = JitExecutable(graph, target, donated, is_static, remat)
+    if target.name == "reference":
+        from .interpreted import ReferenceExecutable
+
+        found: Executable = ReferenceExecutable(graph, target, donated, is_static)
+    else:
+        from .jit import JitExecutable
+
+        found = JitExecutable(graph, target, donated, is_static, remat)
     if history is not None:
-        why = "not asked, as target jit keeps nothing"
+        why = f"not asked, as target {target.name} keeps nothing"
         history.add(signature, COMPILED, why, time.perf_counter() - start)
     return found
 

@@ -9,7 +9,7 @@ import numpy as np
 from ..dialect.types import TensorSpec
 from ..errors import ArgumentError, GradientError
 from . import dispatch
-from .array import Array
+from .array import Array, before_overwriting
 
 Span = tuple[int, int, int, bool]
 """First byte, the one after the last, position among results or inputs, whether it is a result."""
@@ -119,6 +119,7 @@ def check_free(array: Array, what: str) -> None:
     """Raise GradientError for an array that must not be written to in place, as it is part of a
     recorded graph, or one keeps its elements.
     """
+    before_overwriting()
     if array._history is not None:
         array._history.check_write(array, what)
     if array.is_held():

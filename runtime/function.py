@@ -16,7 +16,7 @@ import numpy as np
 from ..dialect import modes, trees
 from ..dialect.creation import as_array
 from ..dialect.graph import Graph, spec_of
-from ..dialect.modes import current_mode
+from ..dialect.modes import current_mode, mode_like
 from ..dialect.tensor import Tensor
 from ..dialect.transform import vjp
 from ..errors import ArgumentError, GradientError, OpError, TraceError
@@ -62,7 +62,8 @@ def compile(  # noqa: A001 - go.compile
 ) -> Any:
     """Compile a Python function or a graph for a target; the result is called like the function.
 
-    Targets are `cpu`, by IREE, and `jit`, the host JIT that proves memory plans (docs/memory.md).
+    Targets are `cpu`, by IREE, `jit`, the host JIT that proves memory plans (docs/memory.md), and
+    `reference`, which runs op by op on NumPy, without a compiler.
 
     The function is traced once for each structure and type of its arguments, which are arrays,
     numbers, or nested containers of them, and for each mode. Results are `Array`s, which NumPy
@@ -162,9 +163,11 @@ class CachedFunction(Inspected, Watched):
         """Call the compiled form for arguments like these; see `compile`."""
         if keywords:
             arguments = positional(self.fn, arguments, keywords)
+        if state.deferred is not None:
+            return self._deferred(arguments)
         if state.recording and tape_calls.is_differentiated(arguments):
             return tape_calls.call(self, arguments, out)
-        key = [self._own_mode or current_mode(), len(arguments)]
+        key = [mode_like(self._own_mode) if self._own_mode else current_mode(), len(arguments)]
         for x in arguments:  # what most calls are: arrays, and no more; as _leaves and _key have it
             if type(x) is not Array and type(x) is not np.ndarray:
                 break
@@ -213,6 +216,18 @@ class CachedFunction(Inspected, Watched):
             key = self, mode
             return call_in_trace(self.fn, arguments, key, options.inline_limit, options.auxiliary)
 
+    def _deferred(self, arguments: tuple[Any, ...]) -> Any:
+        """A call in deferred compute: its ops become part of what is built there."""
+        with modes.mode(self._mode()):
+            if not isinstance(self.fn, Graph):
+                return self.fn(*arguments)
+            self._graph(arguments)  # checks the types
+            from .interpreted import Program
+
+            made = Program.of(self.fn.module, self.fn.name).put_off(arguments)
+            tree = self.fn.out_tree
+            return tuple(made) if tree is None else trees.unflatten(tree, made)
+
     # --- recorded calls ---------------------------------------------------------------------------
 
     def vjp(self, *arguments: Any, **keywords: Any) -> tuple[Any, Any]:
@@ -227,7 +242,7 @@ class CachedFunction(Inspected, Watched):
         if keywords:
             arguments = positional(self.fn, arguments, keywords)
         leaves, structure = self.leaves_of(arguments)
-        if structure is None:
+        if structure is None or state.deferred is not None:
             return vjp(self, *arguments)
         return self.recorded(arguments, leaves, structure, self._grad_req).record(list(leaves))
 
@@ -296,7 +311,7 @@ class CachedFunction(Inspected, Watched):
 
     def _key(self, arguments: tuple[Any, ...], leaves: Sequence[Any], structure: Any) -> Any:
         """What a call has in common with those that run the same code."""
-        key = [self._own_mode or current_mode(), structure]
+        key = [mode_like(self._own_mode) if self._own_mode else current_mode(), structure]
         if self._dynamic is not None:
             return (*key, *self._dynamic.types(self.fn, arguments))  # type: ignore[arg-type]
         for leaf in leaves:

@@ -9,7 +9,7 @@ from ..dialect.auxiliary import auxiliary_inputs
 from ..dialect.control import symbols
 from ..dialect.graph import Graph, argument_names, function_name, trace
 from ..dialect.mlir import ir
-from ..dialect.modes import current_mode
+from ..dialect.modes import current_mode, mode_like
 from ..errors import ArgumentError, GradientError
 from ..lowering.dispatch_form import in_form
 from ..lowering.marks import NULL, storage_of_results
@@ -31,6 +31,8 @@ class Inspected:
     """A function or graph with the options that it is compiled with. Methods take arguments as
     `specs`: TensorSpecs, or arrays that stand for their type, in any structure.
     """
+
+    WRAPS = ("fn",)  # see walk.py
 
     def __init__(self, fn: Callable[..., Any] | Graph, options: Options) -> None:
         self.fn = fn
@@ -169,7 +171,7 @@ class Inspected:
         return requests
 
     def _mode(self) -> str:
-        return self.options.mode or current_mode()
+        return mode_like(self.options.mode) if self.options.mode else current_mode()
 
     def _argument_names(self, graph: Graph) -> list[str]:
         """The names of the arguments, as the function calls them."""

@@ -16,7 +16,7 @@ import numpy as np
 
 from ..dialect.base import Op
 from ..dialect.control import TagOp
-from ..dialect.graph import _user_frame
+from ..dialect.graph import user_frame
 from ..dialect.types import is_float
 from ..errors import GradientError
 from .array import Array, device_put, of_value
@@ -107,7 +107,7 @@ class History:
             return
         if self.assigned and self.mark is None:
             return
-        frame = _user_frame()
+        frame = user_frame()
         where = f"{frame.f_code.co_filename}:{frame.f_lineno}: " if frame else ""
         if self.is_leaf():
             raise GradientError(
@@ -255,7 +255,8 @@ class OpNode(Node):
 
 def keep(array: Array) -> Any:
     """What keeps an array's elements as they are now."""
-    return array.snapshot() if array._value is None else array._value
+    is_there = array._value is not None and array._source is None and state.deferred is None
+    return array._value if is_there else array.snapshot()
 
 
 def placed(kept: Any, place: History | None) -> Array:
@@ -263,6 +264,11 @@ def placed(kept: Any, place: History | None) -> Array:
     found = kept.snapshot() if isinstance(kept, Array) else of_value(kept)
     found._history = place
     return found
+
+
+def next_number() -> int:
+    """The number that nodes made from now on have at least."""
+    return next(_order)
 
 
 def needed(array: Any) -> History | None:

@@ -19,6 +19,7 @@ from ..dialect.types import TensorSpec, is_float
 from ..errors import GradientError, TraceError
 from . import sweep
 from .array import Array, asarray, of_value
+from .custom_calls import checkpoint_call, custom_call
 from .state import state
 from .tape import Follower, following, needed, variable
 
@@ -163,6 +164,8 @@ class Transforms:
     """What functions do at once on arrays, where in a trace they are ops."""
 
     called = Run
+    custom_call = staticmethod(custom_call)
+    checkpoint_call = staticmethod(checkpoint_call)
 
 
 def _is_array(x: Any) -> bool:

@@ -155,7 +155,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="gradopt-check", description=DESCRIPTION, epilog=EPILOG, allow_abbrev=False
     )
-    known = ", ".join(TARGETS)
+    known = ", ".join(name for name in TARGETS if name != "reference")
     parser.add_argument("--target", default="cpu", help=f"what to run on: {known} (default: cpu)")
     parser.add_argument("--ops", default="", help="ops to check, with commas (default: all)")
     parser.add_argument("--families", default="", help=f"families out of {', '.join(FAMILIES)}")
