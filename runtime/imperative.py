@@ -14,7 +14,7 @@ import numpy as np
 from ..dialect import builder as builders
 from ..dialect.base import Op
 from ..dialect.creation import ConstantOp, as_array
-from ..dialect.elementwise import as_tensor, number_type
+from ..dialect.elementwise import number_type
 from ..dialect.types import TensorSpec
 from . import interop, lazy, tape  # noqa: F401 - Array gets NumPy's protocols
 from .array import Array, of_value
@@ -72,7 +72,7 @@ class Imperative(Transforms):
     def build(
         self,
         op_class: type[Op],
-        operands: tuple[Any, ...],
+        operands: Sequence[Any],
         attributes: dict[str, Any],
         name: str | None = None,
     ) -> Any:
@@ -93,7 +93,10 @@ class Imperative(Transforms):
         pairs = list(zip(operands, plan.types, strict=True))
         values = [_elements(x) if type(x) is Array else as_array(x, s.dtype) for x, s in pairs]
         if state.recording:  # the tape needs operands of the op's types
-            operands = tuple(as_tensor(x, s.dtype).broadcast_to(s.shape) for x, s in pairs)
+            operands = [
+                x.broadcast_to(s.shape) if type(x) is Array else _repeated(v, s)
+                for (x, s), v in zip(pairs, values, strict=True)
+            ]
         return _run(op_class, plan, operands, values)
 
 
@@ -168,7 +171,13 @@ def _constant(value: np.ndarray) -> Array:
 
 def _elements(x: Array) -> np.ndarray:
     """The elements of an array, for reading."""
-    return x.numpy() if x._value is None else x._value
+    value = x._value
+    return x.numpy() if value is None else value
+
+
+def _repeated(value: np.ndarray, spec: TensorSpec) -> Array:
+    """An array of a type from elements that NumPy's rules repeat to it."""
+    return of_value(np.broadcast_to(value, spec.extents))
 
 
 def _run(op_class: type[Op], plan: Plan, operands: Sequence[Any], values: list[np.ndarray]) -> Any:

@@ -123,7 +123,8 @@ class Gradopt(NumPy):
 
     @contextlib.contextmanager
     def mode(self) -> Iterator[None]:
-        with self.go.record() if self.how == "recorded" else contextlib.nullcontext():
+        recorded = self.how == "recorded"
+        with self.go.record() if recorded else self.go.eager_mode(self.how):
             yield
 
 
