@@ -191,6 +191,8 @@ class Operators:
         return subscript.At(self)
 
     def __iter__(self) -> Iterator[Any]:
+        if not self.shape:
+            raise TypeError(f"iteration over {self.spec}, which has no axes")
         return iter(slicing.unstack(self))
 
     # --- elementwise methods ----------------------------------------------------------------------

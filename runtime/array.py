@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ..dialect import arithmetic, contraction, logic, transcendental
+from ..dialect import logic
 from ..dialect.creation import as_array
 from ..dialect.operators import IN_PLACE, Operators
 from ..dialect.types import TensorSpec, as_dtype
@@ -29,23 +29,8 @@ from .state import state
 
 _lock = threading.Lock()
 
-OPERATORS: dict[Any, Callable[..., Any]] = {
-    np.add: arithmetic.add,
-    np.subtract: arithmetic.sub,
-    np.multiply: arithmetic.mul,
-    np.true_divide: arithmetic.div,
-    np.floor_divide: arithmetic.floor_divide,
-    np.remainder: arithmetic.remainder,
-    np.power: transcendental.pow,
-    np.matmul: contraction.matmul,
-    np.equal: logic.equal,
-    np.not_equal: logic.not_equal,
-    np.less: logic.less,
-    np.less_equal: logic.less_equal,
-    np.greater: logic.greater,
-    np.greater_equal: logic.greater_equal,
-}
-"""What NumPy's operators do where one side is an Array: `a + x`."""
+HOST = "local-task"
+"""The driver of the device whose memory is the host's."""
 
 
 class Lease:
@@ -141,7 +126,7 @@ class Array(Operators):
     @property
     def spec(self) -> TensorSpec:
         """Shape and element type."""
-        return TensorSpec(self.shape, self.dtype)
+        return TensorSpec.known(self.shape, self.dtype)
 
     @property
     def ndim(self) -> int:
@@ -177,7 +162,7 @@ class Array(Operators):
                     f"an array of shape {self.shape} was used after it had been donated to a call; "
                     "use the call's result instead"
                 )
-            self._view, self._value = copy_to(device("local-task"), value), None
+            self._view, self._value = copy_to(device(HOST), value), None
         return self._view
 
     def give_up(self) -> "Donation":
@@ -350,21 +335,30 @@ class Array(Operators):
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         array = self.numpy()
         if dtype is not None and np.dtype(dtype) != array.dtype:
+            if copy is False:
+                raise ValueError(
+                    f"an Array of {array.dtype.name} cannot be read as {np.dtype(dtype).name} "
+                    "without a copy; leave `copy` away"
+                )
             return array.astype(dtype)
         return array.copy() if copy else array
 
-    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
-        if any(isinstance(x, Array) for x in options.get("out") or ()):
-            raise TypeError("an Array cannot be written to; leave `out` away and take the result")
-        operator = OPERATORS.get(ufunc) if method == "__call__" and not options else None
-        if operator is not None:  # `a + x` with a NumPy array a comes here
-            return operator(*(asarray(x) if isinstance(x, np.ndarray) else x for x in inputs))
-        arrays = [x.numpy() if isinstance(x, Array) else x for x in inputs]
-        return getattr(ufunc, method)(*arrays, **options)
-
     def __reduce__(self) -> Any:
-        """Copies and pickles have memory of their own."""
+        """Pickles have the elements, which are the host's when they are read."""
         return array, (self.numpy(),)
+
+    def __copy__(self) -> "Array":
+        """An array of the same elements on the same device, which no call to come writes to,
+        outside any recorded graph.
+        """
+        self.block_until_ready()
+        if self._value is not None:  # nobody writes to it
+            return of_value(self._value)
+        view = copy_to(device(HOST if self.device == "cpu" else self.device), self.numpy())
+        return Array(view, self.shape, self.dtype, None, self.device)
+
+    def __deepcopy__(self, memo: Any) -> "Array":
+        return self.__copy__()
 
     # --- values -----------------------------------------------------------------------------------
 
@@ -401,10 +395,35 @@ class Array(Operators):
     def __format__(self, spec: str) -> str:
         return format(self.item(), spec) if self.ndim == 0 else format(str(self), spec)
 
+    def __eq__(self, other: object) -> Any:
+        return logic.equal(self, other) if _is_operand(other) else NotImplemented
+
+    def __ne__(self, other: object) -> Any:
+        return logic.not_equal(self, other) if _is_operand(other) else NotImplemented
+
+    def __hash__(self) -> int:
+        raise TypeError(
+            "an Array has no hash, as its elements can change and == compares each; use id(x), or "
+            "x.item() or tuple(x.tolist()) for the values"
+        )
+
     def __repr__(self) -> str:
+        rest = [f"dtype={self.dtype.name}"]
+        if self.device != "cpu":
+            rest.append(f"device='{self.device}'")
         if self.is_deleted():
-            return f"Array(donated, shape={self.shape}, dtype={self.dtype.name})"
-        return f"Array({np.array2string(self.numpy(), separator=', ')}, dtype={self.dtype.name})"
+            return f"Array(donated, shape={self.shape}, {', '.join(rest)})"
+        elements = self.numpy()
+        text = np.array2string(elements, separator=", ", prefix="Array(", suffix=")")
+        if not elements.size or elements.size > np.get_printoptions()["threshold"]:
+            rest.insert(0, f"shape={self.shape}")  # which the elements do not show
+        return f"Array({text}, {', '.join(rest)})"
+
+
+def _is_operand(x: object) -> bool:
+    """True for what arrays are compared with elementwise; they are just unequal to the rest."""
+    known = isinstance(x, bool | int | float | list | tuple) or hasattr(x, "dtype")
+    return known and not isinstance(x, type)
 
 
 class Donation:
@@ -423,9 +442,15 @@ class Donation:
 
 def of_value(value: np.ndarray) -> Array:
     """An array of elements that nobody writes to."""
-    found = Array(None, value.shape, value.dtype)
-    found._value = value
+    found = _new(Array)  # what __init__ does, at half the cost: eager ops spend their time here
+    found._value, found.shape, found.dtype, found.device = value, value.shape, value.dtype, "cpu"
+    found._view = found._lease = found._pending = found._owner = found._address = None
+    found._source = found._history = None
+    found._host = found._hold = _nothing
     return found
+
+
+_new = Array.__new__
 
 
 def array(x: Any, dtype: Any = None) -> Array:
