@@ -186,7 +186,8 @@ def _check_out(out: Any, name: str) -> None:
 def _in_numpy(function: Callable[..., Any], name: str, args: Any, kwargs: Any) -> Any:
     """NumPy's function on the elements. GradientError where a gradient would be lost by it."""
     needs = state.recording and any(
-        isinstance(x, Array) and x._history is not None for x in _leaves((args, kwargs))
+        isinstance(x, Array) and x._history is not None and x._history.needs
+        for x in _leaves((args, kwargs))
     )
     result = function(*_elements(args), **_elements(kwargs))
     if needs and any(getattr(x, "dtype", np.dtype(bool)).kind in "fcV" for x in _leaves(result)):

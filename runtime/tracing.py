@@ -26,7 +26,7 @@ from .nodes import Leaf, Node, Ref, Value, build, held, needed, place
 from .state import state
 from .tape import Mark
 from .tape import needed as needs_gradient
-from .walk import GRADIENT, Place, Walk, differences
+from .walk import GRADIENT, Place, Saved, Walk, differences
 
 
 class Trace(Scope):
@@ -227,6 +227,7 @@ def _as_it_was(scope: Trace, before: Walk, again: Callable[[], Walk]) -> Iterato
     """Whatever happens, arrays, and the places that hold them, are as they were."""
     then = _Before(scope)
     notes = [(x, n, copy.copy(getattr(x, n))) for x in before.noted for n in type(x).NOTES]
+    saved = Saved(before.containers)
     try:
         yield then
     finally:
@@ -237,11 +238,9 @@ def _as_it_was(scope: Trace, before: Walk, again: Callable[[], Walk]) -> Iterato
                 scope.existing[i]._history = then.histories[i]
             if i in then.marks:
                 then.marks[i].is_fresh = then.fresh[i]
-        for where, old, new in list(differences(before, again())):
-            if old is None and new is not None:
-                where.remove()
-            else:
-                where.set(old)
+        saved.put_back()
+        for where, old, _ in list(differences(before, again())):
+            where.set(old)  # cells, globals, slots
         scope.existing = {}
 
 
