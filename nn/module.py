@@ -7,6 +7,7 @@ from typing import Any
 
 from ..dialect.types import as_dtype, is_float
 from ..errors import ModuleError, TraceError
+from ..runtime import generator
 from ..runtime.array import Array, asarray, device_put, write
 from . import files
 from .variables import FROZEN, ask, is_trained, request_of, zero
@@ -33,8 +34,9 @@ class Module:
     """A part of a net: arrays and other modules in its attributes, and what it does in `__call__`.
 
     Attributes may be lists, tuples and dicts of them, too. An array made by `nn.parameter` is
-    trained; the others are states, such as running statistics. An array or module that stands in
-    several places is one, under the path of the first. A subclass needs no call of
+    trained; the others are states, such as running statistics, changed by `set_state`. NumPy arrays
+    and numbers are constants: they are not among `arrays()`, nor in files. An array or module that
+    stands in several places is one, under the path of the first. A subclass needs no call of
     `super().__init__()`.
     """
 
@@ -172,8 +174,11 @@ class Module:
 
     def set_state(self, name: str, value: Any) -> None:
         """Give the array that is the attribute `name` other elements, outside what is recorded: how
-        a module's call changes its states. TraceError in a trace, where an array is a constant.
+        a module's call changes its states. Nothing happens where the call runs a second time for
+        its backward (`go.checkpoint`). TraceError in a trace, where an array is a constant.
         """
+        if generator.is_running_again():
+            return
         old = getattr(self, name)
         if isinstance(old, Array):
             if not isinstance(value, Array):
