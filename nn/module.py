@@ -5,7 +5,7 @@ import fnmatch
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ..dialect.types import as_dtype, is_float
+from ..dialect.types import as_dtype, is_float, is_narrow
 from ..errors import ModuleError, TraceError
 from ..runtime import generator
 from ..runtime.array import Array, asarray, device_put, write
@@ -47,6 +47,13 @@ class Module:
             raise ModuleError(
                 f"the attribute '{name}' of {type(self).__name__} would hide its method of that "
                 "name; choose another name"
+            )
+        old = vars(self).get(name)
+        if request_of(old) is not None and is_array(value) and request_of(value) is None:
+            raise ModuleError(
+                f"'{name}' of {type(self).__name__} is a parameter, and would be replaced by an "
+                f"array that is not trained; write to it, module.{name}[...] = x, or make another "
+                "by nn.parameter(x)"
             )
         object.__setattr__(self, name, value)
 
@@ -153,16 +160,21 @@ class Module:
                 module.__dict__[name] = rebuilt(value, lambda x: new.get(id(x), x))
 
     def astype(self, dtype: Any, pattern: str = "*") -> Any:
-        """Convert the arrays of floats whose paths match, and return the module. They are other
-        arrays then: make the optimizer after that.
+        """Convert the arrays of floats whose paths match, and return the module; to 16 bits only
+        parameters, as states such as running statistics would lose their small changes. They are
+        other arrays then: make the optimizer after that.
         """
         wanted = as_dtype(dtype)
         if not is_float(wanted):
             raise ModuleError(f"astype expected a floating-point type, got {wanted.name}")
-        self._change(
-            lambda x: x.detach().astype(wanted) if is_float(x.dtype) and x.dtype != wanted else x,
-            pattern,
-        )
+
+        def converted(x: Array) -> Array:
+            stays = is_narrow(wanted) and request_of(x) is None
+            if stays or not is_float(x.dtype) or x.dtype == wanted:
+                return x
+            return x.detach().astype(wanted)
+
+        self._change(converted, pattern)
         return self
 
     def to(self, target: str) -> Any:

@@ -241,6 +241,25 @@ def test_gradients_written_by_hand() -> None:
         optimizer.step()
 
 
+def test_accumulated_gradients() -> None:
+    """Two halves of a batch with the request "add" are the whole batch."""
+    x = rng.normal(size=(8, 3))
+    nets = [nn.Dense(3, 2, dtype=np.float64) for _ in range(2)]
+    nets[1].update(nets[0].arrays())
+    nets[1].set_grad_req("add")
+    for net, batches in zip(nets, ([x], [x[:4], x[4:]]), strict=True):
+        optimizer = optim.Adam(net, 0.1)
+        for _ in range(3):
+            for batch in batches:
+                with go.record():
+                    loss = (net(batch) ** 2).sum() / 8
+                loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    for path, want in nets[0].arrays().items():
+        np.testing.assert_allclose(nets[1].arrays()[path], want, rtol=1e-10)
+
+
 def test_frozen_parameters_stay() -> None:
     net = nn.Sequential(nn.Dense(2, 2), nn.Dense(2, 1))
     optimizer = optim.SGD(net, 0.1)
