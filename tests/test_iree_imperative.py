@@ -73,13 +73,13 @@ def test_op_by_op() -> None:
 
 
 def test_train_step_in_all_modes() -> None:
-    """B30, B38: a net with dropout, batch statistics and Adam, eager, lazily and hybridized."""
+    """B30, B38: a net with dropout, batch statistics and momentum, eager, lazily and hybridized."""
 
     def train(wrap: Any, mode: str) -> tuple[list[float], dict[str, np.ndarray]]:
         go.random.seed(3)
         layers = nn.Dense(8, 16), nn.BatchNorm(16), go.relu, nn.Dropout(0.3), nn.Dense(16, 4)
         net = nn.Sequential(*layers)
-        opt = optim.Adam(net.parameters(), 0.01)
+        opt = optim.SGD(net.parameters(), 0.05, momentum=0.9)
 
         def step(x: Any, y: Any) -> Any:
             with go.record():
@@ -106,18 +106,19 @@ def test_train_step_in_all_modes() -> None:
 def test_updates_take_the_memory_over() -> None:
     """What a hybrid function writes to is overwritten in place, unless others have it."""
     w = go.device_put(normal(0, 64, 64))
-    step = go.hybridize(lambda x: w.__isub__(x @ w))
-    x = go.device_put(normal(1, 64, 64) * 0.01)
+    step = go.hybridize(lambda x: w.__isub__(x * w))
+    x = go.device_put(normal(1, 64, 64))
     want = np.array(w)
     for kept in (None, w.detach(), np.asarray(w)):
         then = None if kept is None else np.array(kept)
-        want = want - np.array(x) @ want
+        want = want - np.array(x) * want
         step(x)
         np.testing.assert_allclose(w.numpy(), want, rtol=1e-4, atol=1e-4)
         if kept is not None:
             np.testing.assert_array_equal(np.array(kept), then)
         want = np.array(w)
-    assert step.traced(x).donating.memory_report(*step.trace(x).input_specs).donated_in_place
+    (executable,) = step.traced(x).donating._bound.values()
+    assert executable.in_place == {step.input_names(x).index("w")}
 
 
 def test_graphs_are_found_on_disk(tmp_path: Any) -> None:
@@ -127,7 +128,7 @@ def test_graphs_are_found_on_disk(tmp_path: Any) -> None:
         go.config.eager = "lazy"
         x = go.array(np.arange(4, dtype="f"))
         print((go.exp(-x) * 2 + x).tolist(), go.hybridize(lambda x: go.tanh(x) * 3)(x).tolist())
-        print(go.cache_info()["compiled"] if "compiled" in go.cache_info() else go.cache_info())
+        print(go.cache_info().compiled, go.cache_info().disk_hits)
     """)
     environment = {**os.environ, "GRADOPT_CACHE_DIR": str(tmp_path)}
     printed = [
@@ -138,7 +139,7 @@ def test_graphs_are_found_on_disk(tmp_path: Any) -> None:
         for _ in range(2)
     ]  # fmt: skip
     assert printed[0][0] == printed[1][0]
-    assert printed[0][1] != printed[1][1]
+    assert printed[0][1] == "2 0" and printed[1][1] == "0 2"
 
 
 def test_threads() -> None:
