@@ -13,7 +13,7 @@ import numpy as np
 from . import builder as builders
 from .base import NO_GRADIENT, Op, Operand, Result, function, in_float32
 from .creation import as_array, constant
-from .types import TensorSpec, bool_, float32, is_float, is_integer, promote
+from .types import TensorSpec, as_dtype, bool_, float32, is_float, is_integer, promote
 
 FLOAT, INTEGER, NUMERIC, BOOLEAN, ANY = "floating-point", "integer", "numeric", "boolean", "any"
 ACCEPTS = {
@@ -98,21 +98,26 @@ def promote_together(kind: str, operands: tuple[Any, ...]) -> list[Any]:
 
     Scalars are weak: they take the tensors' type when their kind allows.
     """
-    strong = [o.dtype for o in operands if not is_scalar(o) and hasattr(o, "dtype")]
-    weak = [as_array(np.asarray(o).item()).dtype for o in operands if is_scalar(o)]
+    strong = [as_dtype(o.dtype) for o in operands if not is_scalar(o) and hasattr(o, "dtype")]
     others = [as_array(o) for o in operands if not is_scalar(o) and not hasattr(o, "dtype")]
-    dtypes = strong + [o.dtype for o in others]
-    if not dtypes:
-        dtypes, weak = [promote(*weak)], []
-    dtype = promote(*dtypes)
-    for scalar in weak:
-        if (is_float(scalar) and not is_float(dtype)) or (dtype == bool_ and scalar != bool_):
-            dtype = scalar
+    dtype = common_dtype(strong + [o.dtype for o in others], [o for o in operands if is_scalar(o)])
     if kind == FLOAT and not is_float(dtype):
         dtype = float32
     if kind == BOOLEAN:
         dtype = bool_
     return [as_tensor(o, dtype) for o in operands]
+
+
+def common_dtype(dtypes: list[np.dtype], scalars: list[Any]) -> np.dtype:
+    """The element type of tensors of `dtypes` and numbers together. OpError where there is none."""
+    weak = [as_array(np.asarray(o).item()).dtype for o in scalars]
+    if not dtypes:
+        return promote(*weak)
+    dtype = promote(*dtypes)
+    for scalar in weak:
+        if (is_float(scalar) and not is_float(dtype)) or (dtype == bool_ and scalar != bool_):
+            dtype = scalar
+    return dtype
 
 
 def is_scalar(x: Any) -> bool:

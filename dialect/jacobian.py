@@ -13,7 +13,7 @@ from .creation import constant, zeros_like
 from .elementwise import as_tensor
 from .graph import function_name
 from .slicing import stack
-from .transform import grad, jvp, vjp
+from .transform import Derivative, grad, jvp
 from .types import is_float
 
 
@@ -45,11 +45,12 @@ def jacobian(
             return fn(*every, **keywords)
 
         values = tuple(arguments[i] for i in chosen)
-        result, pullback = vjp(of_chosen, *values)
+        of = Derivative(f"the jacobian of '{function_name(fn)}'", of_chosen, values)
+        result = of.result()
         name = function_name(fn)
         rows, columns = _count(name, "result", result), _count(name, "argument", values)
         forward = mode == "forward" or (mode == "auto" and columns < rows)
-        built = _by_columns(of_chosen, values, result) if forward else _by_rows(pullback, result)
+        built = _by_columns(of, values, result) if forward else _by_rows(of.pullback, result)
         return trees.unflatten(trees.structure(result), [b if many else b[0] for b in built])
 
     return wrapped
@@ -90,7 +91,7 @@ def _by_rows(pullback: Callable[..., Any], result: Any) -> list[Any]:
     return built
 
 
-def _by_columns(fn: Callable[..., Any], values: tuple[Any, ...], result: Any) -> list[Any]:
+def _by_columns(of: Derivative, values: tuple[Any, ...], result: Any) -> list[Any]:
     """The same by a jvp for every element of the arguments."""
     leaves, structure = trees.flatten(values)
     columns: list[list[Any]] = [[] for _ in trees.leaves(result)]
@@ -98,8 +99,7 @@ def _by_columns(fn: Callable[..., Any], values: tuple[Any, ...], result: Any) ->
         found = []
         for one in _basis(leaf.spec):
             parts = [one if i == k else zeros for i, zeros in enumerate(map(zeros_like, leaves))]
-            tangents = trees.unflatten(structure, parts)
-            found.append(trees.leaves(jvp(fn, values, tangents)[1]))
+            found.append(trees.leaves(of.push(parts)[1]))
         for column, per_result in zip(columns, zip(*found, strict=True), strict=True):
             shape = (*per_result[0].shape, *leaf.shape)
             column.append(stack(per_result, -1).reshape(shape))

@@ -139,21 +139,58 @@ def grad(
     return wrapped
 
 
+class Derivative:
+    """A function at its floating-point arguments: its result, and products with its Jacobian, any
+    number of them. `what` is what messages call it.
+    """
+
+    def __init__(self, what: str, fn: Callable[..., Any], primals: tuple[Any, ...]) -> None:
+        self._fn = fn
+        self._what = what
+        self._tree = trees.structure(primals)
+        specs = [spec_of(leaf) for leaf in trees.leaves(primals)]
+        self._wrt = _float_leaves(fn, specs)
+        self._specs = [specs[i] for i in self._wrt]
+        self._of = _called(fn, primals, self._wrt)
+
+    def result(self) -> Any:
+        """The function's result."""
+        return trees.unflatten(self._of.out_tree, self._of.values())
+
+    def pullback(self, cotangents: Any) -> Any:
+        """The gradients by the primals, None for integers, of the result times cotangents."""
+        heads, cts = _heads(self._of, self._fn, cotangents)
+        _, found = self._of.vjp(heads, cts, "zeros")
+        gradients = dict(zip(self._wrt, found, strict=True))
+        leaves = [gradients.get(i) for i in range(self._tree.num_leaves)]
+        return trees.unflatten(self._tree, leaves)
+
+    def tangents(self, given: Any) -> list[Any]:
+        """Tangents, a tree like the primals, as a list; GradientError where they do not fit."""
+        places = [0 if i in self._wrt else None for i in range(self._tree.num_leaves)]
+        wanted = trees.structure(trees.unflatten(self._tree, places))
+        if trees.structure(given) != wanted:
+            raise GradientError(
+                f"{self._what} expected tangents with the structure of the primals, None for "
+                f"integers and booleans, {wanted}, got {trees.structure(given)}"
+            )
+        return _matching(self._what, "tangent", trees.leaves(given), self._specs)
+
+    def push(self, tangents: list[Any]) -> tuple[Any, Any]:
+        """The result, and its derivative along tangents, None for integers."""
+        of = self._of
+        results, found = of.jvp(tangents)
+        derivative = iter(found)
+        outputs = [next(derivative) if is_float(s.dtype) else None for s in of.output_specs]
+        return trees.unflatten(of.out_tree, results), trees.unflatten(of.out_tree, outputs)
+
+
 def vjp(fn: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..., Any]]:
     """`(fn(*primals), pullback)`; `pullback(cotangents)`, given a tree like the result's, returns
     one gradient a primal, None for integers and booleans.
     """
-    wrt = _float_leaves(fn, primals)
-    of = _called(fn, primals, wrt)
-
-    def pullback(cotangents: Any) -> Any:
-        heads, cts = _heads(of, fn, cotangents)
-        _, found = of.vjp(heads, cts, "zeros")
-        gradients = dict(zip(wrt, found, strict=True))
-        tree = trees.structure(primals)
-        return trees.unflatten(tree, [gradients.get(i) for i in range(tree.num_leaves)])
-
-    return trees.unflatten(of.out_tree, of.values()), pullback
+    of = Derivative(f"vjp of '{function_name(fn)}'", fn, primals)
+    return of.result(), of.pullback
 
 
 def jvp(
@@ -169,21 +206,8 @@ def jvp(
     for name, given in (("primals", primals), ("tangents", tangents)):
         if not isinstance(given, tuple | list):
             raise GradientError(f"{what} expected a tuple of {name}, got {type(given).__name__}")
-    tree = trees.structure(tuple(primals))
-    specs = [spec_of(leaf) for leaf in trees.leaves(tuple(primals))]
-    wrt = _float_leaves(fn, tuple(primals))
-    wanted = trees.unflatten(tree, [0 if i in wrt else None for i in range(tree.num_leaves)])
-    if trees.structure(tuple(tangents)) != trees.structure(wanted):
-        raise GradientError(
-            f"{what} expected tangents with the structure of the primals, None for integers and "
-            f"booleans, {trees.structure(wanted)}, got {trees.structure(tuple(tangents))}"
-        )
-    of = _called(fn, tuple(primals), wrt)
-    directions = _matching(what, "tangent", trees.leaves(tuple(tangents)), [specs[i] for i in wrt])
-    results, found = of.jvp(directions)
-    derivative = iter(found)
-    outputs = [next(derivative) if is_float(s.dtype) else None for s in of.output_specs]
-    return trees.unflatten(of.out_tree, results), trees.unflatten(of.out_tree, outputs)
+    of = Derivative(what, fn, tuple(primals))
+    return of.push(of.tangents(tuple(tangents)))
 
 
 # --- checks ---------------------------------------------------------------------------------------
@@ -234,9 +258,8 @@ def leaf_names(fn: Callable[..., Any], arguments: tuple[Any, ...]) -> list[str]:
     return [path for name, argument in pairs for path, _ in trees.named_leaves(name, argument)]
 
 
-def _float_leaves(fn: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[int, ...]:
-    """Positions of the floating-point arrays among the leaves of arguments."""
-    specs = [spec_of(leaf) for leaf in trees.leaves(arguments)]
+def _float_leaves(fn: Callable[..., Any], specs: list[TensorSpec]) -> tuple[int, ...]:
+    """Positions of the floating-point ones among the types of arguments' leaves."""
     floats = tuple(i for i, spec in enumerate(specs) if is_float(spec.dtype))
     if not floats:
         raise GradientError(

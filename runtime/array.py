@@ -16,36 +16,23 @@ from typing import Any
 
 import numpy as np
 
-from ..dialect import arithmetic, contraction, logic, transcendental
-from ..dialect.creation import as_array
+from ..dialect import logic, standard
+from ..dialect.creation import as_array, placed
 from ..dialect.operators import IN_PLACE, Operators
+from ..dialect.tensor import Tensor
 from ..dialect.types import TensorSpec, as_dtype
-from ..errors import DonationError, OpError
+from ..errors import ArgumentError, DonationError, OpError
 from ..lowering.target import target as find_target
 from . import dispatch
 from .buffers import BITS, contents, copy_in, copy_to, fill, from_other
 from .device import device, place
+from .info import check_device
 from .state import state
 
 _lock = threading.Lock()
 
-OPERATORS: dict[Any, Callable[..., Any]] = {
-    np.add: arithmetic.add,
-    np.subtract: arithmetic.sub,
-    np.multiply: arithmetic.mul,
-    np.true_divide: arithmetic.div,
-    np.floor_divide: arithmetic.floor_divide,
-    np.remainder: arithmetic.remainder,
-    np.power: transcendental.pow,
-    np.matmul: contraction.matmul,
-    np.equal: logic.equal,
-    np.not_equal: logic.not_equal,
-    np.less: logic.less,
-    np.less_equal: logic.less_equal,
-    np.greater: logic.greater,
-    np.greater_equal: logic.greater_equal,
-}
-"""What NumPy's operators do where one side is an Array: `a + x`."""
+HOST = "local-task"
+"""The driver of the device whose memory is the host's."""
 
 
 class Lease:
@@ -177,7 +164,7 @@ class Array(Operators):
                     f"an array of shape {self.shape} was used after it had been donated to a call; "
                     "use the call's result instead"
                 )
-            self._view, self._value = copy_to(device("local-task"), value), None
+            self._view, self._value = copy_to(device(HOST), value), None
         return self._view
 
     def give_up(self) -> "Donation":
@@ -312,6 +299,13 @@ class Array(Operators):
         autograd().drop_grad(self)
 
     @property
+    def needs_gradient(self) -> bool:
+        """Whether what is recorded of it has a gradient to hand on: `attach_grad` was called, of it
+        or of what it was computed from.
+        """
+        return self._history is not None and self._history.needs
+
+    @property
     def grad(self) -> "Array | None":
         """The gradient of a variable, an array that each backward writes or adds to; zeros until
         then. None for what is no variable.
@@ -340,32 +334,58 @@ class Array(Operators):
     def __dlpack_device__(self) -> tuple[int, int]:
         return np.empty(0).__dlpack_device__()
 
-    def __dlpack__(self, *, max_version: Any = None, **options: Any) -> Any:
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: Any = None,
+        dl_device: Any = None,
+        copy: bool | None = None,
+    ) -> Any:
         """The elements for another library, without a copy, read-only where it can be told so.
         BufferError for bfloat16, which NumPy cannot pass on.
         """
+        options: dict[str, Any] = {"stream": stream, "dl_device": dl_device, "copy": copy}
         if max_version is None:  # an old protocol, which knows nothing of read-only memory
             return self._memory().__dlpack__(**options)
         return self.numpy().__dlpack__(max_version=max_version, **options)
 
+    def to_device(self, device: Any, /, *, stream: Any = None) -> "Array":
+        """The array itself where it is there already, else a copy. ArgumentError for a `device` out
+        of none that `go.__array_namespace_info__().devices()` lists, and for a `stream`.
+        """
+        if stream is not None:
+            raise ArgumentError(f"to_device expected no stream, got {stream!r}; leave it away")
+        check_device(device)
+        return self
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         array = self.numpy()
         if dtype is not None and np.dtype(dtype) != array.dtype:
+            if copy is False:
+                raise ValueError(
+                    f"an Array of {array.dtype.name} cannot be read as {np.dtype(dtype).name} "
+                    "without a copy; leave `copy` away"
+                )
             return array.astype(dtype)
         return array.copy() if copy else array
 
-    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
-        if any(isinstance(x, Array) for x in options.get("out") or ()):
-            raise TypeError("an Array cannot be written to; leave `out` away and take the result")
-        operator = OPERATORS.get(ufunc) if method == "__call__" and not options else None
-        if operator is not None:  # `a + x` with a NumPy array a comes here
-            return operator(*(asarray(x) if isinstance(x, np.ndarray) else x for x in inputs))
-        arrays = [x.numpy() if isinstance(x, Array) else x for x in inputs]
-        return getattr(ufunc, method)(*arrays, **options)
-
     def __reduce__(self) -> Any:
-        """Copies and pickles have memory of their own."""
+        """Pickles have the elements, which are the host's when they are read."""
         return array, (self.numpy(),)
+
+    def __copy__(self) -> "Array":
+        """An array of the same elements on the same device, which no call to come writes to,
+        outside any recorded graph.
+        """
+        self.block_until_ready()
+        if self._value is not None:  # nobody writes to it
+            return of_value(self._value)
+        view = copy_to(device(HOST if self.device == "cpu" else self.device), self.numpy())
+        return Array(view, self.shape, self.dtype, None, self.device)
+
+    def __deepcopy__(self, memo: Any) -> "Array":
+        return self.__copy__()
 
     # --- values -----------------------------------------------------------------------------------
 
@@ -402,10 +422,35 @@ class Array(Operators):
     def __format__(self, spec: str) -> str:
         return format(self.item(), spec) if self.ndim == 0 else format(str(self), spec)
 
+    def __eq__(self, other: object) -> Any:
+        return logic.equal(self, other) if _is_operand(other) else NotImplemented
+
+    def __ne__(self, other: object) -> Any:
+        return logic.not_equal(self, other) if _is_operand(other) else NotImplemented
+
+    def __hash__(self) -> int:
+        raise TypeError(
+            "an Array has no hash, as its elements can change and == compares each; use id(x), or "
+            "x.item() or tuple(x.tolist()) for the values"
+        )
+
     def __repr__(self) -> str:
+        rest = [f"dtype={self.dtype.name}"]
+        if self.device != "cpu":
+            rest.append(f"device='{self.device}'")
         if self.is_deleted():
-            return f"Array(donated, shape={self.shape}, dtype={self.dtype.name})"
-        return f"Array({np.array2string(self.numpy(), separator=', ')}, dtype={self.dtype.name})"
+            return f"Array(donated, shape={self.shape}, {', '.join(rest)})"
+        elements = self.numpy()
+        text = np.array2string(elements, separator=", ", prefix="Array(", suffix=")")
+        if not elements.size or elements.size > np.get_printoptions()["threshold"]:
+            rest.insert(0, f"shape={self.shape}")  # which the elements do not show
+        return f"Array({text}, {', '.join(rest)})"
+
+
+def _is_operand(x: object) -> bool:
+    """True for what arrays are compared with elementwise; they are just unequal to the rest."""
+    known = isinstance(x, bool | int | float | list | tuple) or hasattr(x, "dtype")
+    return known and not isinstance(x, type)
 
 
 class Donation:
@@ -448,11 +493,22 @@ def array(x: Any, dtype: Any = None) -> Array:
     return of_value(np.array(as_array(from_other(x), dtype)))
 
 
-def asarray(x: Any, dtype: Any = None) -> Array:
-    """`x` itself if it is an Array (of that dtype), else `array(x, dtype)`."""
-    if not isinstance(x, Array):
-        return array(x, dtype)
-    return x if dtype is None or as_dtype(dtype) == x.dtype else x.astype(dtype)
+def asarray(obj: Any, dtype: Any = None, *, device: Any = None, copy: bool | None = None) -> Any:
+    """`obj` itself if it is an Array (of that dtype) or a tensor of a graph, else `array(obj,
+    dtype)`; another array of the same elements with `copy`. OpError where copy=False asks for the
+    memory of another library's array: `go.from_dlpack` shares that.
+    """
+    if isinstance(obj, Array | Tensor):
+        is_same = dtype is None or as_dtype(dtype) == obj.dtype
+        if copy is False and not is_same:
+            raise OpError(f"asarray expected copy=None or True to convert {obj.spec} to {dtype}")
+        return standard.astype(obj, dtype or obj.dtype, copy=bool(copy), device=device)
+    if copy is False:
+        raise OpError(
+            f"asarray expected copy=None or True for {type(obj).__name__}, whose memory others "
+            "write to; share memory by go.from_dlpack"
+        )
+    return placed(array(obj, dtype), device)
 
 
 def autograd() -> Any:

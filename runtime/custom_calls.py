@@ -12,7 +12,7 @@ from ..dialect import modes, trees
 from ..dialect.checkpoint_policies import Policy, everything_saveable
 from ..dialect.types import is_float
 from ..errors import GradientError
-from . import sweep
+from . import generator, sweep
 from .array import Array, asarray, of_value
 from .state import state
 from .tape import History, Node, keep, needed, next_number, placed, variable
@@ -176,7 +176,7 @@ class CheckpointNode(Node):
     the function runs again for its backward.
     """
 
-    __slots__ = ("captured", "fn", "label", "leaves", "mode", "structure")
+    __slots__ = ("captured", "fn", "keys", "label", "leaves", "mode", "structure")
 
     def __init__(
         self,
@@ -184,11 +184,13 @@ class CheckpointNode(Node):
         fn: Callable[..., Any],
         run: Recorded,
         captured: list[History],
+        keys: list[Any],
         count: int,
     ) -> None:
         super().__init__((*map(needed, run.leaves), *captured), count)
         self.label = label
         self.fn: Callable[..., Any] | None = fn
+        self.keys = keys  # random ones that were drawn
         self.mode = modes.current_mode()
         self.structure = run.structure
         self.leaves = [keep(x) for x in run.leaves]
@@ -217,7 +219,7 @@ class CheckpointNode(Node):
         create_graph = state.recording
         places = self.parents[: len(self.leaves)]
         given = [placed(k, p) for k, p in zip(self.leaves, places, strict=True)]
-        with modes.mode(self.mode):
+        with modes.mode(self.mode), generator.keys_again(self.keys):
             run = Recorded(self.fn, trees.unflatten(self.structure, given))
         results, _ = _array_leaves(run.found)
         again = [(p.node, p.index) for p in run.captured(results)]
@@ -242,10 +244,11 @@ def checkpoint_call(
     given = trees.unflatten(trees.structure(arguments), leaves)
     if not state.recording or policy == everything_saveable:
         return fn(*given)
-    run = Recorded(fn, given)
+    with generator.keys_noted() as keys:
+        run = Recorded(fn, given)
     results, out_tree = _array_leaves(run.found)
     captured = run.captured(results)
     if all(needed(r) is None for r in results):
         return run.found
-    node = CheckpointNode(name, fn, run, captured, len(results))
+    node = CheckpointNode(name, fn, run, captured, keys, len(results))
     return trees.unflatten(out_tree, _results(node, results))

@@ -35,7 +35,7 @@ from ..dialect.random import (
 from ..dialect.slicing import stack
 from ..dialect.threefry import ThreefryOp, as_key
 from ..dialect.types import int64, uint32
-from ..errors import OpError, TraceError
+from ..errors import GradientError, OpError, TraceError
 from .array import Array, of_value
 
 __all__ = [
@@ -48,9 +48,7 @@ _lock = threading.Lock()
 _key = of_value(key(0))
 _count = of_value(np.zeros((), np.int64))
 
-_scope: contextvars.ContextVar["KeyScope | None"] = contextvars.ContextVar(
-    "gradopt_key_scope", default=None
-)
+_scope: contextvars.ContextVar[Any] = contextvars.ContextVar("gradopt_key_scope", default=None)
 
 
 class KeyScope:
@@ -97,6 +95,56 @@ def next_key() -> Any:
     return found
 
 
+class Noted:
+    """Within `keys_noted`: keys come from where they did before, and are kept."""
+
+    def __init__(self, outer: Any) -> None:
+        self.outer = outer
+        self.keys: list[Any] = []
+
+    def next(self) -> Any:
+        with _scoped(self.outer):
+            self.keys.append(next_key())
+        return self.keys[-1]
+
+
+class Again:
+    """Within `keys_again`: the keys that were noted, in their order."""
+
+    def __init__(self, keys: list[Any]) -> None:
+        self.keys = iter(keys)
+
+    def next(self) -> Any:
+        if (found := next(self.keys, None)) is None:
+            raise GradientError(
+                "code that runs again for its backward drew more random keys than the first time; "
+                "draw them outside of it, and pass them as arguments"
+            )
+        return found
+
+
+@contextlib.contextmanager
+def _scoped(scope: Any) -> Iterator[None]:
+    before = _scope.set(scope)
+    try:
+        yield
+    finally:
+        _scope.reset(before)
+
+
+@contextlib.contextmanager
+def keys_noted() -> Iterator[list[Any]]:
+    """Within it, on this thread, the keys that are drawn are appended to the list that it gives."""
+    noted = Noted(_scope.get())
+    with _scoped(noted):
+        yield noted.keys
+
+
+def keys_again(keys: list[Any]) -> contextlib.AbstractContextManager[None]:
+    """Within it, on this thread, the given keys are drawn again."""
+    return _scoped(Again(keys))
+
+
 @contextlib.contextmanager
 def key_scope(key: Any) -> Iterator[None]:
     """Within it, on this thread, `next_key` gives fold_in(key, 0), fold_in(key, 1), ... and leaves
@@ -104,11 +152,8 @@ def key_scope(key: Any) -> Iterator[None]:
     """
     if not hasattr(key, "graph"):
         as_key(key)  # raises for what is none
-    before = _scope.set(KeyScope(key))
-    try:
+    with _scoped(KeyScope(key)):
         yield
-    finally:
-        _scope.reset(before)
 
 
 def get_state() -> dict[str, np.ndarray]:

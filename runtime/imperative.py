@@ -14,7 +14,7 @@ from ..dialect import builder as builders
 from ..dialect.base import Op
 from ..dialect.creation import ConstantOp, as_array
 from ..dialect.types import TensorSpec
-from . import lazy, tape
+from . import interop, lazy, tape  # noqa: F401 - Array gets NumPy's protocols
 from .array import Array, of_value
 from .state import state
 from .transforms import Transforms

@@ -58,6 +58,7 @@ class Run:
         changes.check(self.name, results)
         found, self.out_tree = trees.flatten(results)
         self._results = [self._result(x) for x in found]
+        self._linear: tuple[list[Array], list[Array], list[Array | None]] | None = None
         self.output_specs: Sequence[TensorSpec] = [r.spec for r in self._results]
 
     def _result(self, x: Any) -> Array:
@@ -101,21 +102,27 @@ class Run:
 
     def jvp(self, tangents: list[Any]) -> tuple[list[Array], list[Array]]:
         """The leaves of the result, and the tangents of those that are floating-point: the vjp of
-        the vjp, which is linear in its cotangents. These are ones, never zeros, which guards
-        against infinite slopes would take for "nothing to do".
+        the vjp, which is linear in its cotangents.
         """
+        heads, cts, gradients = self._linear = self._linear or self._differentiated()
+        pairs = zip(gradients, tangents, strict=True)
+        seeds = [(h, t) for g, t in pairs if g is not None and (h := needed(g)) is not None]
+        of = [_place(ct) for ct in cts]
+        found = sweep.gradients(seeds, of, True, state.recording, self._first)
+        ready = {id(r): f for r, f in zip(heads, found, strict=True) if f is not None}
         floats = [r for r in self._results if is_float(r.dtype)]
-        heads = [r for r in floats if needed(r) is not None]
+        return self.values(), [ready.get(id(r), _zeros(r)) for r in floats]
+
+    def _differentiated(self) -> tuple[list[Array], list[Array], list[Array | None]]:
+        """Results, their cotangents, and the gradients by the variables as functions of these. They
+        are ones, never zeros, which guards against infinite slopes would take for "nothing to do".
+        """
+        heads = [r for r in self._results if is_float(r.dtype) and needed(r) is not None]
+        heads = list({id(r): r for r in heads}.values())
         with sweep.recording(False):
             cts = [variable(of_value(np.ones(r.shape, r.dtype))) for r in heads]
         seeds = [(r._history, ct) for r, ct in zip(heads, cts, strict=True)]
-        gradients = sweep.gradients(seeds, self._places(), True, True, self._first)
-        given = zip(gradients, tangents, strict=True)
-        again = [(h, t) for g, t in given if g is not None and (h := needed(g)) is not None]
-        of = [_place(ct) for ct in cts]
-        found = sweep.gradients(again, of, True, state.recording, self._first)
-        ready = {id(r): f for r, f in zip(heads, found, strict=True) if f is not None}
-        return self.values(), [ready.get(id(r), _zeros(r)) for r in floats]
+        return heads, cts, sweep.gradients(seeds, self._places(), True, True, self._first)
 
     # --- what depends on what ---------------------------------------------------------------------
 

@@ -222,6 +222,7 @@ def test_array_behaves_like_numpy() -> None:
     np.testing.assert_array_equal(y + 1, y.numpy() + 1)
     np.testing.assert_array_equal(1 - y, 1 - y.numpy())
     np.testing.assert_array_equal(y[1], [6, 8, 10])
+    assert type(np.sum(y)) is go.Array
     assert np.sum(y) == 30
     assert y.tolist() == [[0, 2, 4], [6, 8, 10]]
     assert f"{go.compile(lambda x: x.sum())(y):.1f}" == "30.0"
@@ -229,9 +230,10 @@ def test_array_behaves_like_numpy() -> None:
         np.asarray(y)[0, 0] = 1
     with pytest.raises(TypeError, match="cannot be written to"):
         np.add(y, 1, out=y)
-    z = y
-    z += 1
-    np.testing.assert_array_equal(z, y + 1)
+    z, before = y, y.numpy()
+    z += 1  # the elements of the array, of which `before` has the old ones
+    assert z is y
+    np.testing.assert_array_equal(y, before + 1)
 
 
 @pytest.mark.parametrize("way", [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
