@@ -228,7 +228,7 @@ class Module:
         return ""
 
     def __repr__(self) -> str:
-        lines = [f"{_title(self)}: {_count(self.count())}"]
+        lines = [_title(self)]
         for path, x, depth in self._walk():
             name = path.rpartition(".")[2]
             if isinstance(x, Module):
@@ -242,11 +242,9 @@ class Module:
 
 
 def _title(module: Module) -> str:
-    return f"{type(module).__name__}({module.summary()})"
-
-
-def _count(n: int) -> str:
-    return f"{n:,} parameter{'' if n == 1 else 's'}"
+    n = module.count()
+    count = f": {n:,} parameter{'' if n == 1 else 's'}" if n else ""
+    return f"{type(module).__name__}({module.summary()}){count}"
 
 
 def _inside(x: Any) -> list[tuple[str, Any]]:

@@ -57,11 +57,11 @@ def test_printed() -> None:
     assert repr(nn.Sequential(nn.Conv(1, 8, 3, padding="SAME"), "relu", nn.BatchNorm(8))) == (
         "Sequential(3 layers): 96 parameters\n"
         "  layers:\n"
-        "    0: Conv(1 -> 8, 3x3, padding=SAME)\n"
+        "    0: Conv(1 -> 8, 3x3, padding=SAME): 80 parameters\n"
         "      weight: float32 (3, 3, 1, 8)\n"
         "      bias: float32 (8,)\n"
         "    1: Activation(relu)\n"
-        "    2: BatchNorm(8)\n"
+        "    2: BatchNorm(8): 16 parameters\n"
         "      gamma: float32 (8,)\n"
         "      beta: float32 (8,)\n"
         "      running_mean: float32 (8,), not trained\n"
@@ -185,6 +185,20 @@ def test_replaced() -> None:
     assert copied.pair.b[0] is copied.first and copied.blocks is not net.blocks
     with pytest.raises(ModuleError, match=r"unexpected last.*'steps' expected int32 of shape \(\)"):
         net.replaced({"last": X, "steps": X})
+
+
+def test_hybridized_module() -> None:
+    """A hybridized net has the net's arrays, also after they changed."""
+    net = Net()
+    fast = go.hybridize(net, target="reference")
+    for _ in range(2):
+        with go.infer_mode():
+            np.testing.assert_array_equal(fast(X), net(X))
+        net.first.weight[...] = 2.0
+    twin = copy.deepcopy(net)
+    np.testing.assert_array_equal(fast(X), twin(X))
+    for path, x in twin.arrays().items():
+        np.testing.assert_array_equal(net.arrays()[path], x, err_msg=path)
 
 
 # --- files ----------------------------------------------------------------------------------------

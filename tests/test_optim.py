@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """go.optim: optimizers against loops in NumPy; schedules, clipping, loss scaling, stale grads."""
 
+import copy
 import math
 import pathlib
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -401,6 +403,22 @@ def test_state_saved(tmp_path: pathlib.Path) -> None:
     assert second.learning_rate == 0.05
     with pytest.raises(ModuleError, match=r"arrays for SGD do not fit: .*unexpected slots.*w\.v"):
         optim.SGD(p, momentum=0.9).load(tmp_path / "adam.safetensors")
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+def test_copies(copied: Any) -> None:
+    """An optimizer copied with its net trains the copy, from the same state."""
+    net = nn.Dense(2, 1)
+    optimizer = optim.Adam(net, 0.1, clip_norm=1.0)
+    x = np.ones((3, 2), np.float32)
+    train(optimizer, 2, lambda p: (net(x) ** 2).sum())
+    for twin, other in (copied((net, optimizer)), copied((optimizer, net))[::-1]):
+        assert all(twin.parameters()[k] is p for k, p in other.parameters.items())
+        with pytest.raises(GradientError, match="'weight', 'bias' was not filled"):
+            other.step()
+        train(other, 2, lambda p, twin=twin: (twin(x) ** 2).sum())
+        assert (int(other.count), int(optimizer.count)) == (4, 2)
+        assert (np.asarray(twin.weight) != np.asarray(net.weight)).all()
 
 
 def test_printed() -> None:
