@@ -2,7 +2,7 @@
 """Rows of the ops in the modes that a user can choose between: B38."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import gradopt as go
@@ -88,31 +88,48 @@ def listed(results: Any) -> list[Any]:
     return list(results) if isinstance(results, tuple | list) else [results]
 
 
-def run(case: Case, mode: str, target: str) -> list[np.ndarray]:
-    """A row's results and gradients in a mode, where graphs run on a target."""
-    arrays = [go.array(x) for x in arguments(case)]
+def run(cases: Sequence[Case], mode: str, target: str) -> list[list[np.ndarray]]:
+    """The results and gradients of rows in a mode, where graphs run on a target. Where a mode makes
+    graphs, all rows are one.
+    """
+    arrays = [[go.array(x) for x in arguments(case)] for case in cases]
     if mode in ("eager", "lazy", "op by op"):
         with running_on(target, {"eager": "reference", "op by op": "op"}.get(mode, mode)):
-            return [np.asarray(r) for r in by_the_tape(case)(*arrays)]
+            return _read(_together(by_the_tape, cases)(*arrays))
     if mode == "deferred":
-        return _deferred(case, arrays, target)
-    fn = (by_transforms if mode == "compiled" else by_the_tape)(case)
-    make = go.compile if mode == "compiled" else go.hybridize
-    if not arrays:  # a function has to be given something
-        return [np.asarray(r) for r in make(lambda unused: fn(), target=target)(np.zeros(()))]
-    return [np.asarray(r) for r in make(fn, target=target)(*arrays)]
+        return _deferred(cases, arrays, target)
+    if mode == "compiled":
+        return _read(go.compile(_together(by_transforms, cases), target=target)(*arrays))
+    return _read(go.hybridize(_together(by_the_tape, cases), target=target)(*arrays))
 
 
-def _deferred(case: Case, arrays: list[go.Array], target: str) -> list[np.ndarray]:
+def _together(write: Callable[[Case], Any], cases: Sequence[Case]) -> Callable[..., list[Any]]:
+    def rows(*arrays: Any) -> list[Any]:
+        return [write(case)(*given) for case, given in zip(cases, arrays, strict=True)]
+
+    return rows
+
+
+def _read(results: list[list[Any]]) -> list[list[np.ndarray]]:
+    return [[np.asarray(r) for r in row] for row in results]
+
+
+def _deferred(
+    cases: Sequence[Case], arrays: list[list[go.Array]], target: str
+) -> list[list[np.ndarray]]:
+    every = [x for given in arrays for x in given]
     with go.deferred():
-        for i, x in enumerate(arrays):
+        for i, x in enumerate(every):
             go.set_variable(x, f"x{i}")
-        results = by_transforms(case)(*arrays)
-    if not arrays:
-        with running_on(target, "lazy"):
-            return [np.asarray(r) for r in results]
-    graph = go.get_graph(results, inputs=arrays)
-    return [np.asarray(r) for r in go.compile(graph, target=target)(*arrays)]
+        results = _together(by_transforms, cases)(*arrays)
+    graph = go.get_graph(results, inputs=every)
+    return _read(go.compile(graph, target=target)(*every))
+
+
+def groups(names: Sequence[str], size: int) -> dict[str, list[str]]:
+    """Rows by the first and last of each group."""
+    parts = [list(names[i : i + size]) for i in range(0, len(names), size)]
+    return {f"{part[0]}..{part[-1]}": part for part in parts}
 
 
 def identical(a: list[np.ndarray], b: list[np.ndarray]) -> bool:
