@@ -30,6 +30,8 @@ class custom_vjp:  # noqa: N801 - a decorator
     only: a tensor of an enclosing function is refused, as its gradient would be lost.
     """
 
+    WRAPS = "fn", "rules"  # see runtime/walk.py
+
     def __init__(self, fn: Callable[..., Any]) -> None:
         self.fn = fn
         self.rules: tuple[Callable[..., Any], Callable[..., Any]] | None = None

@@ -2,6 +2,7 @@
 """Gradients in imperative mode: recording, variables, and going backward."""
 
 import contextlib
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -82,7 +83,7 @@ def attach_grad(x: Array, grad_req: str = "write") -> None:
     if x._history is None or x._history.node.freed or not x._history.needs:
         x._history = tape.leaf(mark)
     else:
-        x._history.node.marks[x._history.index] = mark
+        x._history.set_mark(mark)
 
 
 def drop_grad(x: Array) -> None:
@@ -93,7 +94,7 @@ def drop_grad(x: Array) -> None:
             "call it once, after attach_grad"
         )
     history = x._history
-    del history.node.marks[history.index]
+    history.set_mark(None)
     if history.is_leaf():
         history.node.needs = False
         x._history = None
@@ -122,6 +123,14 @@ def set_grad(x: Array, value: Any) -> None:
         write(gradient, asarray(value, gradient.dtype), "an assignment to a gradient")
 
 
+def zero_grad(x: Array) -> None:
+    """Set the gradient of a variable to zero, whatever graph it is part of; it is fresh no more."""
+    mark = mark_of(x)
+    if mark is not None and mark.gradient is not None:
+        mark.gradient.rebind(of_value(np.zeros(x.shape, x.dtype)))
+        mark.is_fresh = False
+
+
 def is_fresh(x: Array) -> bool:
     """Whether a backward has filled the gradient of a variable since `consume` of it."""
     mark = mark_of(x)
@@ -146,13 +155,14 @@ def backward(
     variables: Any = None,
     retain_graph: bool = False,
     create_graph: bool = False,
-) -> list[Array] | None:
+) -> Any:
     """Gradients of recorded arrays, by all variables that they depend on, or by `variables`.
 
     `heads` is an array or a sequence of them; `head_grads` has the gradient of each (an array of
-    its type, or None for ones), and is left away for ones. The gradients go where `attach_grad`
-    says; those by `variables` are returned instead, and nothing is filled. The contributions to a
-    gradient are summed first, 16-bit floats in float32, and then written or added once.
+    its type, a number for all elements, or None for ones), and is left away for ones. The gradients
+    go where `attach_grad` says; those by `variables` are returned instead, and nothing is filled.
+    The contributions to a gradient are summed first, 16-bit floats in float32, and then written or
+    added once.
 
     The recorded graph is freed, unless `retain_graph` is true. With `create_graph` the backward is
     recorded, too, so that gradients can be differentiated again (and the graph is retained).
@@ -165,8 +175,11 @@ def backward(
     seeds = _head_grads(given, head_grads)
     places = None if variables is None else _places(_arrays("variable", variables))
     retain = retain_graph or create_graph
-    found = sweep.gradients(seeds, places, retain, create_graph)
-    return None if places is None else _all_found(found)
+    found = sweep.gradients(seeds, places, True, create_graph)
+    gradients = None if places is None else _all_found(found)
+    if not retain:
+        release(given)
+    return gradients
 
 
 def grad(
@@ -181,7 +194,7 @@ def grad(
     """
     retain = create_graph if retain_graph is None else retain_graph
     found = backward(heads, head_grads, variables, retain, create_graph)
-    return found[0] if isinstance(variables, Array) else found  # type: ignore[index]
+    return found[0] if isinstance(variables, Array) else found
 
 
 def release(heads: Any) -> None:
@@ -191,6 +204,30 @@ def release(heads: Any) -> None:
     places = [a._history for a in _arrays("head", heads) if a._history is not None]
     for node in sweep.reachable([p for p in places if not p.node.freed], whole=False):
         node.free()
+
+
+def saved_bytes(heads: Any) -> int:
+    """Bytes that the graph of heads keeps for its backward. An array that several ops keep counts
+    once, variables and other arrays of the program included; one number in place of all elements
+    counts as one.
+    """
+    places = [a._history for a in _arrays("head", heads) if a._history is not None]
+    nodes = sweep.reachable([p for p in places if not p.node.freed], whole=False)
+    return sum({_identity(x): _bytes(x) for node in nodes for x in node.kept()}.values())
+
+
+def _bytes(kept: Any) -> int:
+    if isinstance(kept, Array):
+        return kept.nbytes
+    extents = zip(kept.shape, kept.strides, strict=True)
+    return math.prod(n for n, stride in extents if stride or not n) * kept.itemsize
+
+
+def _identity(kept: Any) -> int:
+    """What is the same for what is kept of one array."""
+    if not isinstance(kept, Array):
+        return id(kept)
+    return next((id(s) for s in (kept._view, kept._source, kept._value) if s is not None), id(kept))
 
 
 def _arrays(what: str, given: Any) -> list[Array]:
@@ -234,7 +271,7 @@ def _head_grad(i: int, head: Array, ct: Any) -> Array:
     if ct is None:
         return of_value(np.ones(head.shape, head.dtype))
     if is_scalar(ct):
-        ct = np.asarray(ct, head.dtype)
+        ct = np.full(head.shape, ct, head.dtype)
     ct = asarray(ct)
     if ct.spec != head.spec:
         raise GradientError(

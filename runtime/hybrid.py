@@ -73,6 +73,8 @@ class HybridFunction:
     from several threads. Attributes are those of the function or module.
     """
 
+    WRAPS = ("fn",)
+
     def __init__(self, fn: Callable[..., Any], donate: bool, options: dict[str, Any]) -> None:
         if isinstance(fn, types.FunctionType):
             functools.update_wrapper(self, fn)

@@ -32,6 +32,8 @@ class Inspected:
     `specs`: TensorSpecs, or arrays that stand for their type, in any structure.
     """
 
+    WRAPS = ("fn",)  # see walk.py
+
     def __init__(self, fn: Callable[..., Any] | Graph, options: Options) -> None:
         self.fn = fn
         self.options = options

@@ -17,7 +17,7 @@ from ..errors import GradientError
 from .array import Array, of_value
 
 KNOWN = 4096
-_known: dict[Any, Any] = {}
+_known: dict[Any, "Rule"] = {}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,52 +84,90 @@ class Program:
             slots[i] = None
 
 
-def program(
+class Rule:
+    """The backward of an op with attributes, on operands of given types, for those that need a
+    gradient.
+
+    `program` is that where all floating-point results have a gradient: None where there is nothing
+    to hand on, an error for an op without a gradient rule. It says what a recorded op keeps.
+    """
+
+    __slots__ = (
+        "_others", "attributes", "floats", "needs", "op_class", "operands", "program", "results"
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        op_class: type[Op],
+        attributes: dict[str, Any],
+        operands: Sequence[TensorSpec],
+        needs: tuple[bool, ...],
+    ) -> None:
+        found = op_class.infer(*operands, **attributes)
+        self.op_class = op_class
+        self.attributes = attributes
+        self.operands = operands
+        self.needs = needs
+        self.results = (found,) if isinstance(found, TensorSpec) else tuple(found)
+        self.floats = tuple(is_float(r.dtype) for r in self.results)
+        self._others: dict[tuple[bool, ...], Program | None] = {}
+        self.program = self._derived(self.floats)
+
+    def given(self, has: tuple[bool, ...]) -> Program | None:
+        """The program for results some of which may have no gradient, that reads no more than what
+        is kept; zeros stand for gradients that it reads in vain. None where it gives nothing.
+        """
+        if isinstance(self.program, GradientError):
+            raise self.program
+        if has == self.floats or self.program is None:
+            return self.program
+        if has not in self._others:
+            found = self._derived(has)
+            assert not isinstance(found, GradientError)
+            keeps = all(set(a) <= set(b) for a, b in self._kept(found))
+            self._others[has] = found if keeps else self.program
+        return self._others[has]
+
+    def _kept(self, other: Program | None) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+        assert isinstance(self.program, Program)
+        return [] if other is None else list(zip(other.reads[:2], self.program.reads, strict=False))
+
+    def _derived(self, has: tuple[bool, ...]) -> Program | GradientError | None:
+        from ..lowering.backward import backward_graph  # brings the passes
+
+        if not any(has):
+            return None
+        try:
+            found = backward_graph(
+                self.op_class.MNEMONIC, self.operands, self.needs, has, **self.attributes
+            )
+        except GradientError as error:
+            return error
+        if found is None or not any(found.has_gradient):
+            return None
+        return _read(found, len(self.operands), len(self.results))
+
+
+def rule(
     op_class: type[Op],
     attributes: dict[str, Any],
-    operands: Sequence[tuple[tuple[int, ...], np.dtype]],
+    arrays: Sequence[Array],
     needs: tuple[bool, ...],
-    has: tuple[bool, ...],
-) -> Program | GradientError | None:
-    """The backward of an op with operands of given shapes and dtypes, for those that need a
-    gradient, given the gradients of the outputs that have one; None where it gives nothing, an
-    error where the op has no rule.
-    """
-    key = op_class, tuple(attributes.items()), tuple(operands), needs, has
+) -> Rule:
+    """The backward of an op on arrays; see Rule."""
+    values = [v.hex() if type(v) is float else v for v in attributes.values()]  # -0.0 is not 0.0
+    key = (op_class, *values, *[(a.shape, a.dtype) for a in arrays], needs)
     try:
         return _known[key]
     except KeyError:
         pass
     except TypeError:  # lists and arrays among the attributes
-        return _build(op_class, attributes, operands, needs, has)
-    found = _build(op_class, attributes, operands, needs, has)
+        return Rule(op_class, attributes, [a.spec for a in arrays], needs)
+    found = Rule(op_class, attributes, [a.spec for a in arrays], needs)
     if len(_known) >= KNOWN:
         _known.clear()
     _known[key] = found
     return found
-
-
-def _build(
-    op_class: type[Op],
-    attributes: dict[str, Any],
-    operands: Sequence[tuple[tuple[int, ...], np.dtype]],
-    needs: tuple[bool, ...],
-    has: tuple[bool, ...],
-) -> Program | GradientError | None:
-    from ..lowering.backward import backward_graph  # brings the passes, which may not be needed
-
-    specs = [TensorSpec(shape, dtype) for shape, dtype in operands]
-    results = op_class.infer(*specs, **attributes)
-    results = (results,) if isinstance(results, TensorSpec) else tuple(results)
-    if not any(h and is_float(r.dtype) for h, r in zip(has, results, strict=True)):
-        return None
-    try:
-        found = backward_graph(op_class.MNEMONIC, specs, needs, has, **attributes)
-    except GradientError as error:
-        return error
-    if found is None or not any(found.has_gradient):
-        return None
-    return _read(found, len(specs), len(results))
 
 
 def _read(backward: Any, inputs: int, outputs: int) -> Program:

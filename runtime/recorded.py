@@ -13,10 +13,11 @@ from ..dialect.types import TensorSpec
 from ..errors import ArgumentError, GradientError
 from ..lowering.marks import ADD, NULL
 from . import dispatch
-from .array import Array
+from .array import Array, of_value
 from .buffers import copy_in
 from .destinations import check_free
 from .executable import Executable
+from .interpreted import ReferenceExecutable
 
 if TYPE_CHECKING:
     from ..lowering.record import Recording
@@ -68,6 +69,8 @@ class Differentiable:
 
     def _own(self, array: np.ndarray) -> Array:
         dtype = array.dtype.newbyteorder("=") if not array.dtype.isnative else array.dtype
+        if isinstance(self.forward, ReferenceExecutable):
+            return of_value(np.array(array, dtype))
         view = copy_in(self.forward.allocator, array)
         return Array(view, array.shape, dtype, None, self.forward.device)
 

@@ -127,7 +127,8 @@ def _value(total: tuple[Total, Any] | None) -> Array | None:
 
 
 def _marked(totals: dict[Place, tuple[Total, Any]]) -> list[tuple[Mark, Total]]:
-    marks = [(node.marks.get(index), total) for (node, index), (total, _) in totals.items()]
+    places = totals.items()
+    marks = [((node.marks or {}).get(index), total) for (node, index), (total, _) in places]
     return [(m, t) for m, t in marks if m is not None and m.request != "null"]
 
 
@@ -149,7 +150,7 @@ def fill(mark: Mark, new: Array) -> None:
 def _useful(nodes: list[Node], wanted: set[Place] | None) -> set[Node]:
     """The nodes that a gradient has to pass, or ends at."""
     if wanted is None:
-        ends = {n for n in nodes if any(m.request != "null" for m in n.marks.values())}
+        ends = {n for n in nodes if any(m.request != "null" for m in (n.marks or {}).values())}
     else:
         ends = {n for n, _ in wanted}
     found: set[Node] = set()
@@ -191,8 +192,7 @@ def _sweep(
         node = heapq.heappop(queue)[1]
         indices = results.pop(node)
         for i in sorted(indices):
-            is_wanted = i in node.marks if wanted is None else (node, i) in wanted
-            if is_wanted:
+            if i in (node.marks or ()) if wanted is None else (node, i) in wanted:
                 found[node, i] = totals[node, i]
         given = {i: _value(totals.pop((node, i))) for i in indices}
         if not any(p is not None and p.node in useful for p in node.parents):

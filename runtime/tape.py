@@ -20,7 +20,7 @@ from ..dialect.graph import user_frame
 from ..dialect.types import is_float
 from ..errors import GradientError
 from .array import Array, device_put, of_value
-from .programs import Program, program
+from .programs import Program, Rule, rule
 from .state import state
 
 REQUESTS = ("write", "add", "null")
@@ -56,7 +56,7 @@ class Node:
         self.count = count  # of results
         self.number = next(_order)
         self.parents = parents
-        self.marks: dict[int, Mark] = {}  # by result
+        self.marks: dict[int, Mark] | None = None  # by result
         self.freed = False
         self.writes = 0  # how often a variable was written to
         self.needs = bool(parents)  # False for variables whose gradient nobody wants
@@ -95,7 +95,13 @@ class History:
 
     @property
     def mark(self) -> Mark | None:
-        return self.node.marks.get(self.index)
+        return None if self.node.marks is None else self.node.marks.get(self.index)
+
+    def set_mark(self, mark: Mark | None) -> None:
+        """Ask for the gradient of what stands here, or no more."""
+        marks = dict(self.node.marks or {})
+        marks.pop(self.index, None)
+        self.node.marks = {**marks, self.index: mark} if mark is not None else marks or None
 
     def is_leaf(self) -> bool:
         """True for variables, which no op made."""
@@ -150,7 +156,7 @@ def leaf(mark: Mark | None = None) -> History:
     node = Node()
     node.needs = mark is None or mark.request != "null"
     if mark is not None:
-        node.marks[0] = mark
+        node.marks = {0: mark}
     return History(node)
 
 
@@ -172,85 +178,71 @@ class CopyNode(Node):
 
 
 class OpNode(Node):
-    """A recorded op with what the program of its backward reads."""
+    """A recorded op, with what the backward by its rule reads: of its operands, then its
+    results.
+    """
 
-    __slots__ = (
-        "attributes", "inputs", "needs_of", "op_class", "operands", "outputs", "program", "results"
-    )  # fmt: skip
+    __slots__ = ("read", "rule")
 
     def __init__(
         self,
-        op_class: type[Op],
-        attributes: dict[str, Any],
+        rule: Rule,
         arrays: Sequence[Array],
         results: Sequence[Array],
         parents: tuple[History | None, ...],
-        backward: Program | GradientError,
     ) -> None:
-        self.needs_of = tuple(p is not None for p in parents)
-        if isinstance(backward, Program):  # states have no gradient, and nothing of them is kept
-            found = zip(parents, backward.gradients, strict=True)
-            parents = tuple(None if g is None else p for p, g in found)
-        super().__init__(parents, len(results))
-        self.op_class = op_class
-        self.attributes = attributes
-        self.operands = tuple((a.shape, a.dtype) for a in arrays)
-        self.results = tuple((r.shape, r.dtype) for r in results)
-        self.program = backward
-        self.inputs: dict[int, Any] = {}
-        self.outputs: dict[int, Any] = {}
+        backward = rule.program
+        self.read: tuple[Any, ...] = ()
         if isinstance(backward, Program):
-            read_inputs, read_outputs, _ = backward.reads
-            self.inputs = {i: keep(arrays[i]) for i in read_inputs}
-            self.outputs = {i: keep(results[i]) for i in read_outputs}
+            if None in backward.gradients:  # states have no gradient: nothing of them is kept
+                found = zip(parents, backward.gradients, strict=True)
+                parents = tuple(None if g is None else p for p, g in found)
+            inputs, outputs, _ = backward.reads
+            self.read = (*[keep(arrays[i]) for i in inputs], *[keep(results[i]) for i in outputs])
+        super().__init__(parents, len(results))
+        self.rule = rule
 
     @property
     def name(self) -> str:  # type: ignore[override]
-        return f"'{self.op_class.OPERATION_NAME}'"
+        return f"'{self.rule.op_class.OPERATION_NAME}'"
 
     def kept(self) -> list[Any]:
-        return [*self.inputs.values(), *self.outputs.values()]
+        return list(self.read)
 
     def free(self) -> None:
         super().free()
-        self.inputs = self.outputs = {}
+        self.read = ()
 
     def pull(self, cts: list[Array | None], fast: bool) -> Sequence[Array | None]:
-        backward = self._program(cts)
+        backward = self.rule.given(tuple([ct is not None for ct in cts]))
         if backward is None:
-            return [None] * len(self.operands)
-        read_inputs, read_outputs, read_cts = backward.reads
-        given = [self.inputs[i] for i in read_inputs] + [self.outputs[i] for i in read_outputs]
-        heads = [self._ct(cts, i) for i in read_cts]
+            return [None] * len(self.parents)
+        heads = [self._ct(cts, i) for i in backward.reads[2]]
         if fast:
-            arrays = [g.numpy() if isinstance(g, Array) else g for g in (*given, *heads)]
-            shared = all(not isinstance(g, Array) or g._value is not None for g in (*given, *heads))
+            given = [*self._selected(backward), *heads]
+            shared = all(not isinstance(g, Array) or g._value is not None for g in given)
+            arrays = [g.numpy() if isinstance(g, Array) else g for g in given]
             return backward.evaluate(arrays, shared)
-        places = [self.parents[i] for i in read_inputs]
-        places += [History(self, i) for i in read_outputs]
-        return backward.run([placed(g, p) for g, p in zip(given, places, strict=True)] + heads)
+        places = [self.parents[i] for i in backward.reads[0]]
+        places += [History(self, i) for i in backward.reads[1]]
+        pairs = zip(self._selected(backward), places, strict=True)
+        return backward.run([placed(kept, place) for kept, place in pairs] + heads)
 
-    def _program(self, cts: list[Array | None]) -> Program | None:
-        """The backward for results some of which may have no gradient; what was kept is kept for
-        all of them.
-        """
-        if isinstance(self.program, GradientError):
-            raise self.program
-        has = tuple(ct is not None for ct in cts)
-        floats = tuple(is_float(dtype) for _, dtype in self.results)
-        if has == floats:
-            return self.program
-        found = program(self.op_class, self.attributes, self.operands, self.needs_of, has)
-        if not isinstance(found, Program):
-            return None
-        read_inputs, read_outputs, _ = found.reads
-        if set(read_inputs) <= set(self.inputs) and set(read_outputs) <= set(self.outputs):
-            return found
-        return self.program
+    def _selected(self, backward: Program) -> Sequence[Any]:
+        """What a program reads, of what is kept."""
+        every = self.rule.program
+        if backward is every:
+            return self.read
+        assert isinstance(every, Program)
+        names = [(n, i) for n in (0, 1) for i in every.reads[n]]
+        found = dict(zip(names, self.read, strict=True))
+        return [found[n, i] for n in (0, 1) for i in backward.reads[n]]
 
     def _ct(self, cts: list[Array | None], i: int) -> Array:
-        ct = cts[i]
-        return of_value(np.zeros(*self.results[i])) if ct is None else ct
+        if (ct := cts[i]) is not None:
+            return ct
+        spec = self.rule.results[i]
+        return of_value(np.zeros(spec.extents, spec.dtype))
 
 
 def keep(array: Array) -> Any:
@@ -344,7 +336,7 @@ def record(
     results: Sequence[Array],
 ) -> None:
     """Take down that an op made `results` of `arrays`, if one of these needs a gradient."""
-    parents = tuple(h if (h := a._history) is not None and h.node.needs else None for a in arrays)
+    parents = tuple([h if (h := a._history) is not None and h.node.needs else None for a in arrays])
     if parents.count(None) < len(parents):
         _record(op_class, attributes, arrays, results, parents)
     if state.follower is not None:
@@ -358,13 +350,10 @@ def _record(
     results: Sequence[Array],
     parents: tuple[History | None, ...],
 ) -> None:
-    needs = tuple(p is not None for p in parents)
-    operands = tuple((a.shape, a.dtype) for a in arrays)
-    floats = tuple(is_float(r.dtype) for r in results)
-    backward = program(op_class, attributes, operands, needs, floats)
-    if backward is None:
+    found = rule(op_class, attributes, arrays, tuple([p is not None for p in parents]))
+    if found.program is None:
         return
-    node = OpNode(op_class, attributes, arrays, results, parents, backward)
+    node = OpNode(found, arrays, results, parents)
     for i, result in enumerate(results):
-        if floats[i]:
+        if found.floats[i]:
             result._history = History(node, i)

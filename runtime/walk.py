@@ -4,6 +4,7 @@ names, in closures, globals, defaults and the attributes of objects.
 """
 
 import collections
+import copy
 import functools
 import os
 import sys
@@ -80,26 +81,21 @@ class Place:
         else:
             self.holder[self.key] = value
 
-    def remove(self) -> None:
-        """Have nothing here."""
-        if self.kind == ATTRIBUTE:
-            delattr(self.holder, self.key)
-        elif self.kind == ITEM:
-            del self.holder[self.key]
-
 
 class Walk:
     """The arrays that are found, each once, in an order that depends on nothing but the structure;
     the places of arrays and numbers; and a key that is equal where all else is.
 
     A class may name attributes in `NOTES` that are not looked into, as no result depends on them;
-    its `after_replay` is called after each call of a compiled form.
+    its `after_replay` is called after each call of a compiled form. A class of functions that are
+    made of others names the attributes that hold those in `WRAPS`.
     """
 
     def __init__(self, arguments: dict[str, Any], fn: Any) -> None:
         self.arrays: list[Any] = []  # NumPy's, where they are arguments
         self.places: list[tuple[Place, Any]] = []  # of arrays and simple values
         self.where: list[Place] = []  # of each array
+        self.containers: list[Any] = []  # that can be changed, attributes of objects among them
         self.noted: list[Any] = []  # objects with notes of their own on gradients
         self._key: list[Any] = []
         self._seen: dict[int, int] = {}
@@ -158,8 +154,11 @@ class Walk:
         kind = type(x)
         if isinstance(x, tuple | list | collections.deque):
             self._key += kind, len(x)
+            if not isinstance(x, tuple):
+                self.containers.append(x)
             return [(child, Place(place, x, ITEM, i)) for i, child in enumerate(x)]
         if isinstance(x, dict):
+            self.containers.append(x)
             self._key += kind, *(k if isinstance(k, _SIMPLE) else Same(k) for k in x)
             return [(child, Place(place, x, ITEM, k)) for k, child in x.items()]
         if kind is types.MethodType:
@@ -177,6 +176,9 @@ class Walk:
         if kind is np.ndarray and x.nbytes <= CONTENT and x.dtype != object:
             self._key += x.shape, x.dtype, x.tobytes()
             return []
+        if wrapped := getattr(kind, "WRAPS", ()):
+            self._key.append(kind)
+            return [(getattr(x, n), Place(place, x, DEFAULT, None)) for n in wrapped]
         if is_own(kind):
             return self._object(x, place)
         self._key.append(Same(x))
@@ -206,6 +208,8 @@ class Walk:
         notes = getattr(type(x), "NOTES", ())
         if notes:
             self.noted.append(x)
+        if hasattr(x, "__dict__"):
+            self.containers.append(x.__dict__)
         for name, value in getattr(x, "__dict__", {}).items():
             if name in notes:
                 continue
@@ -250,11 +254,7 @@ def is_own(kind: type) -> bool:
 
 
 _PACKAGE = __name__.split(".", maxsplit=1)[0]
-_LOOKED_INTO = (
-    f"{_PACKAGE}.nn",
-    f"{_PACKAGE}.optim",
-    f"{_PACKAGE}.runtime.hybrid",
-)
+_LOOKED_INTO = (f"{_PACKAGE}.nn", f"{_PACKAGE}.optim")
 
 
 @functools.lru_cache(maxsize=4096)
@@ -288,3 +288,25 @@ def differences(before: Walk, after: Walk) -> Iterator[tuple[Place, Any, Any]]:
             yield place, None, x
         elif old is not x and not (type(old) is type(x) and type(x) is not Array and old == x):
             yield place, old, x
+
+
+class Saved:
+    """Containers as they are, to be put back."""
+
+    def __init__(self, containers: list[Any]) -> None:
+        self._saved = [(x, copy.copy(x)) for x in containers]
+
+    def put_back(self) -> None:
+        """Have the containers hold what they held."""
+        for container, before in self._saved:
+            if isinstance(container, dict):
+                if list(container) != list(before) or any(
+                    container[k] is not v for k, v in before.items()
+                ):
+                    container.clear()
+                    container.update(before)
+            elif len(container) != len(before) or any(
+                a is not b for a, b in zip(container, before, strict=True)
+            ):
+                container.clear()
+                container.extend(before)

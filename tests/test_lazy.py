@@ -46,9 +46,8 @@ def pending(x: go.Array) -> bool:
 def test_config_is_checked() -> None:
     with pytest.raises(ArgumentError, match="expected one of 'reference', 'lazy', 'op', got 'eag"):
         go.config.eager = "eager"
-    with pytest.raises(ArgumentError, match=r"go.eager_mode expected one of 'reference'"):
-        with go.eager_mode("jit"):
-            pass
+    with pytest.raises(ArgumentError, match="mode expected one of"):
+        go.eager_mode("jit").__enter__()
     with pytest.raises(CompileError, match="expected a target out of cpu, jit, reference, got 'x'"):
         go.config.target = "x"
     assert repr(go.config) == "Config(eager='reference', target='reference')"
@@ -423,9 +422,11 @@ def test_clear_drops_histories() -> None:
     go.clear([y, {"z": z}])
     gc.collect()
     assert node() is None and y.tolist() == [0, 2, 4]
-    with pytest.raises(ArgumentError, match="expected output 0 to be an array computed in go.defe"):
+    with pytest.raises(
+        ArgumentError, match=r"expected output 0 to be an array computed in go.defe"
+    ):
         go.get_graph(y)
-    with pytest.raises(TraceError, match="was never computed, and go.clear dropped"):
+    with pytest.raises(TraceError, match=r"was never computed, and go.clear dropped"):
         z.numpy()
 
 
@@ -456,12 +457,12 @@ def test_arrays_on_a_device_and_their_copies_are_inputs() -> None:
 def test_binding_is_checked() -> None:
     """B36"""
     x, w = go.array(f32(3)), go.array(f32(3))
-    with pytest.raises(ArgumentError, match="'x' expected to be called in go.deferred"):
+    with pytest.raises(ArgumentError, match=r"'x' expected to be called in go.deferred"):
         go.set_variable(x, "x")
     with go.deferred():
         assert go.set_variable(x, "x") is x
         go.set_variable(x, "x")  # again, by the same name
-        with pytest.raises(ArgumentError, match="'y' expected an array without .* bound to 'x'"):
+        with pytest.raises(ArgumentError, match=r"'y' expected an array without .* bound to 'x'"):
             go.set_variable(x, "y")
         with pytest.raises(ArgumentError, match="a name for each array, got 'x' for a second one"):
             go.set_variable(w, "x")
@@ -476,8 +477,10 @@ def test_binding_is_checked() -> None:
         go.get_graph(y, inputs=[y])
     with pytest.raises(ArgumentError, match="expected input 0 to be an Array, got ndarray"):
         go.get_graph(y, inputs=[f32(3)])  # type: ignore[list-item]
-    with pytest.raises(ArgumentError, match="expected output 1 to be an array computed in go.def"):
-        go.get_graph([y, go.array(1.0)])
+    with pytest.raises(ArgumentError, match=r"expected output 0 to be an array computed in go.def"):
+        go.get_graph([go.array(1.0)])
+    with pytest.raises(ArgumentError, match=r"expected output 1 to be .* got float"):
+        go.get_graph([y, 1.0])
 
 
 def test_recording_in_deferred_compute_is_an_error() -> None:
@@ -485,11 +488,9 @@ def test_recording_in_deferred_compute_is_an_error() -> None:
     x = go.array(f32(3))
     x.attach_grad()
     with go.record(), pytest.raises(GradientError, match="expected a thread that is not recording"):
-        with go.deferred():
-            pass
-    with go.deferred(), pytest.raises(GradientError, match="go.record expected no go.deferred"):
-        with go.record():
-            pass
+        go.deferred().__enter__()
+    with go.deferred(), pytest.raises(GradientError, match=r"go.record expected no go.deferred"):
+        go.record().__enter__()
     assert state.deferred is None and not state.recording
 
 
