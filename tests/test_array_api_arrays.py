@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""Arrays as the array API standard has them: shapes that depend on data, indexing, in-place updates,
-element types, devices and other libraries.
+"""Arrays as the array API standard has them: shapes that depend on data, indexing, updates in
+place, element types, devices and other libraries.
 """
 
 import operator
