@@ -12,6 +12,7 @@ import re
 import sys
 import threading
 import traceback
+import weakref
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
@@ -33,6 +34,9 @@ from .types import TensorSpec
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _OWN_CODE = tuple(os.path.join(_ROOT, d) + os.sep for d in ("dialect", "lowering", "runtime"))
+
+ARRAYS = "arrays"
+"""Under which graphs of a module share what arrays they have as constants, weakly."""
 
 DATA, PARAMETER, AUXILIARY = "data", "param", "aux"
 """The roles an input can have."""
@@ -239,6 +243,7 @@ class Graph(builders.Builder):
         """
         if not isinstance(value, Tensor):
             if hasattr(value, "graph"):  # an array, with numbers
+                self.shared.setdefault(ARRAYS, []).append(weakref.ref(value))
                 made = ConstantOp.append(self, (), {"value": as_array(np.asarray(value))}, None)
                 return ir.Value(made)
             raise TraceError(
