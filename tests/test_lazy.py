@@ -127,6 +127,7 @@ def test_invoke_in_a_trace() -> None:
         (lambda x: go.invoke("vjp", x), "expected the name of an op on arrays, got 'vjp'"),
         (lambda x: go.invoke("exp", [x, x]), r"exp' op expected operands \(x\), got 2 of them"),
         (lambda x: go.invoke("exp", x, axis=1), "exp' op expected attributes out of: none, got 'a"),
+        (lambda x: go.invoke("sum", x), r"sum' op expected attribute 'axes' like .* got none"),
         (lambda x: go.invoke("add", [x, x[0]]), "add' op expected operands of one type"),
     ],
 )
