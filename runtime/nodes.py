@@ -202,7 +202,7 @@ def build(
     nodes: Sequence[Node],
     outputs: Sequence[Ref],
 ) -> Graph:
-    """The graph of nodes. `inputs` are its inputs: name, type and role. `reads` says by the identities
+    """The graph of nodes. `inputs` are its inputs: name, type and role. `reads` says by identities
     of operands (see `identity`) which input they read; other elements are constants.
     """
     graph = Replayed(name)

@@ -101,7 +101,7 @@ def test_errors_are_raised_at_the_users_line(mode: str) -> None:
     """Shapes and types are checked when an op is called, in every mode."""
     x = go.array(f32(2, 3))
     with go.eager_mode(mode), pytest.raises(OpError, match="expected"):
-        x @ x
+        _ = x @ x
     with go.eager_mode(mode), pytest.raises(OpError, match="sum' op expected an axis in"):
         go.sum(x, axis=7)
 
@@ -271,7 +271,7 @@ def test_memory_that_is_put_off_is_not_overwritten() -> None:
         assert into(f32(3) + 5, out=y).tolist() == [10, 12, 14]
         assert a.tolist() == b.tolist() == [1, 2, 3]
         with pytest.raises(DonationError, match="was used after it had been donated"):
-            x + 1
+            _ = x + 1
 
 
 def test_arrays_are_read_in_other_threads() -> None:
