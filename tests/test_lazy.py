@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Modes of eager ops, ops that are put off, and deferred compute; what needs no compiler."""
 
+import functools
 import gc
+import re
+import sys
 import threading
 import weakref
 from collections.abc import Iterator
@@ -19,7 +22,7 @@ from gradopt.errors import (
     OpError,
     TraceError,
 )
-from gradopt.runtime import lazy
+from gradopt.runtime import compiler, lazy
 from gradopt.runtime.state import state
 
 
@@ -328,6 +331,28 @@ def test_a_failure_is_raised_again_and_nothing_is_lost(monkeypatch: pytest.Monke
         go.config.target = "reference"
         np.testing.assert_array_equal(y.numpy(), np.exp(f32(3)))
         np.testing.assert_array_equal(z.numpy(), np.tanh(f32(3)))
+
+
+def test_an_error_names_the_op_and_the_users_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the compiler says of a place is said of the op, and of the line that called it."""
+
+    def refuse(self: Any, source: bytes, *unused: Any) -> Any:
+        file, line = re.findall(r'"([^"]*test_lazy.py)":(\d+)', source.decode())[-1]
+        said = f"{file}:{line}:0: error: too hard"
+        return {"ok": False, "stage": "codegen", "diagnostics": [said]}, b""
+
+    monkeypatch.setattr(compiler.Worker, "compile", refuse)
+    monkeypatch.setattr(lazy, "bind", functools.partial(lazy.bind, disk_cache=False))
+    go.config.target = "cpu"
+    x = go.array(f32(3, 11))
+    with go.eager_mode("lazy"):
+        y = go.tanh(x)
+        line = sys._getframe().f_lineno - 1
+        pattern = rf"op: gradopt.tanh\nlocation: .*test_lazy.py:{line}\n"
+        with pytest.raises(CompileError, match=pattern):
+            y.numpy()
+        go.config.target = "reference"
+        np.testing.assert_array_equal(y.numpy(), np.tanh(f32(3, 11)))
 
 
 def test_clear_cache_forgets_graphs() -> None:
