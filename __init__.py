@@ -7,7 +7,7 @@ import math as _math
 import typing as _typing
 
 from . import nn, optim
-from .dialect import checkpoint_policies
+from .dialect import checkpoint_policies, linalg
 from .dialect import operators as _operators
 from .dialect.activation import (
     celu,

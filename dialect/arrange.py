@@ -340,7 +340,7 @@ def repeat(x: Any, repeats: int | Sequence[int], axis: int | None = None) -> Any
     (n,) = known(RepeatOp, x.spec, [axis])
     counts = np.asarray(repeats, np.int64)
     if counts.shape != (n,) or counts.min(initial=0) < 0:
-        raise RepeatOp.error(f"a number of repeats for each of {n} positions", list(repeats))
+        raise RepeatOp.error(f"a number of repeats for each of {n} positions", counts.tolist())
     return take(x, np.repeat(np.arange(n, dtype=np.int32), counts), axis)
 
 

@@ -7,6 +7,7 @@ ops) or `NO_GRADIENT`. A composite op says by a fourth, `decompose`, what simple
 it may then do without a gradient rule and a lowering of its own.
 """
 
+import contextvars
 import functools
 import inspect
 import sys
@@ -58,6 +59,13 @@ OPS: dict[str, type["Op"]] = {}
 """Every op of the dialect by mnemonic."""
 
 
+_QUIET = contextvars.Context()
+"""Where NumPy does not warn. NumPy keeps its error state in the context, and to run something in a
+copy of this one takes a twentieth of entering np.errstate.
+"""
+_QUIET.run(np.seterr, all="ignore")
+
+
 def _no_gradient(self: "Op", *cotangents: Any) -> Any:
     raise TypeError(f"{type(self).OPERATION_NAME} has no gradient by definition")
 
@@ -102,6 +110,7 @@ class Op(Gradopt.Operation, traits=[ext.Pure]):
     ATTRIBUTES = {}  # field -> (AttributeKind, default)
     OPERANDS = {}  # field -> whether it is variadic; RESULTS likewise
     RESULTS = {}
+    HAS_FLOATS = False  # whether attributes are floats
     UPDATES = False  # True where the result may be written over the first operand
     STATES = ()  # operand fields that are states, such as running statistics
     WIDEN = True  # False for ops on bits, whose reference must see 16-bit floats as they are
@@ -134,6 +143,7 @@ class Op(Gradopt.Operation, traits=[ext.Pure]):
                 cls.OPERANDS[field] = kind is Operands
             elif kind in (Result, Results, FunctionValue):
                 cls.RESULTS[field] = kind is Results
+        cls.HAS_FLOATS = any(kind is kinds.Float for kind, _ in cls.ATTRIBUTES.values())
         if name:
             cls.MNEMONIC = name
             OPS[name] = cls
@@ -180,6 +190,13 @@ class Op(Gradopt.Operation, traits=[ext.Pure]):
         return is_composite(cls) if not hasattr(cls, "vjp") else cls.vjp is not NO_GRADIENT
 
     # --- building ---------------------------------------------------------------------------------
+
+    @classmethod
+    def prepare(cls, *operands: Any) -> Sequence[Any]:
+        """Operands as they were given to the public function, in the form that the op takes, for
+        families that convert or broadcast them.
+        """
+        return operands
 
     @classmethod
     def build(cls, *operands: Any, name: str | None = None, **attributes: Any) -> Any:
@@ -332,16 +349,37 @@ class Op(Gradopt.Operation, traits=[ext.Pure]):
         attributes: dict[str, Any],
     ) -> tuple[np.ndarray, ...]:
         """`evaluate` for results of given types, whose extents may be unknown."""
-        wide = [a.astype(float32) if is_narrow(a.dtype) and cls.WIDEN else a for a in arrays]
-        with np.errstate(all="ignore"):
-            values = cls.reference(*wide, **attributes)
-            values = values if isinstance(values, tuple) else (values,)
-            return tuple(
-                np.asarray(v)
-                .astype(s.dtype, copy=False)
-                .reshape(s.extents if s.is_static else np.shape(v))
-                for v, s in zip(values, specs, strict=True)
-            )
+        wide = [a.astype(float32) if a.itemsize == 2 and cls._widens(a) else a for a in arrays]
+        return _QUIET.copy().run(_results, cls, specs, wide, attributes)
+
+    @classmethod
+    def _widens(cls, array: np.ndarray) -> bool:
+        return cls.WIDEN and is_narrow(array.dtype)
+
+
+def _results(
+    op_class: type[Op],
+    specs: Sequence[TensorSpec],
+    arrays: list[np.ndarray],
+    attributes: dict[str, Any],
+) -> tuple[np.ndarray, ...]:
+    """What an op's reference gives, in the types that `infer` says."""
+    values = op_class.reference(*arrays, **attributes)
+    if not isinstance(values, tuple):
+        values = (values,)
+    if len(values) != len(specs):
+        raise ValueError(f"{op_class.OPERATION_NAME}: {len(specs)} results, got {len(values)}")
+    return tuple(map(_as_typed, values, specs))
+
+
+def _as_typed(value: Any, spec: TensorSpec) -> np.ndarray:
+    """What a reference gave as an array of the type that `infer` says."""
+    if type(value) is not np.ndarray:
+        value = np.asarray(value)
+    if value.dtype is spec.dtype and value.shape == spec.shape:
+        return value
+    value = value.astype(spec.dtype, copy=False)
+    return value.reshape(spec.extents) if spec.is_static else value
 
 
 def is_composite(op_class: type[Op] | None) -> bool:
@@ -447,15 +485,25 @@ def function(op_class: type[Op]) -> Callable[..., Any]:
     docstring is its help.
     """
 
+    fields, build = op_class.OPERANDS, op_class.build
+    count, is_variadic = len(fields) - any(fields.values()), any(fields.values())
+    defaults = {f: d for f, (_, d) in op_class.ATTRIBUTES.items() if d is not REQUIRED}
+    required = op_class.ATTRIBUTES.keys() - defaults.keys()
+
     def call(*operands: Any, name: str | None = None, **attributes: Any) -> Any:
+        if len(operands) == count or (is_variadic and len(operands) > count):
+            if not attributes and not required:
+                return build(*operands, name=name, **defaults)
+            if required <= attributes.keys() <= op_class.ATTRIBUTES.keys():
+                return build(*operands, name=name, **{**defaults, **attributes})
         bound = signature.bind(*operands, **attributes)
         given = bound.arguments
         values = [
             v
-            for field, many in op_class.OPERANDS.items()
+            for field, many in fields.items()
             for v in (given.get(field, ()) if many else (given[field],))
         ]
-        return op_class.build(
+        return build(
             *values, name=name, **{f: given.get(f, d) for f, (_, d) in op_class.ATTRIBUTES.items()}
         )
 

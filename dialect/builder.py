@@ -9,7 +9,16 @@ from typing import Any
 from ..errors import TraceError
 from .mlir import ir
 
-_thread = threading.local()
+
+class _Thread(threading.local):
+    """The builders entered and the name scopes open on a thread, outermost first."""
+
+    def __init__(self) -> None:
+        self.builders: list[Builder] = []
+        self.scopes: list[str] = []
+
+
+_thread = _Thread()
 
 imperative: Any = None
 """What runs ops at once where no graph is being built, with the interface of a Builder; put here by
@@ -47,25 +56,30 @@ class Builder:
         """Append an op; its result, or a tuple of them."""
         return op_class.append(self, operands, attributes, name)
 
+    def build(
+        self,
+        op_class: Any,
+        operands: tuple[Any, ...],
+        attributes: dict[str, Any],
+        name: str | None = None,
+    ) -> Any:
+        """`add`, of operands as the op's `prepare` brings them together."""
+        with self:
+            return self.add(op_class, op_class.prepare(*operands), attributes, name)
+
     def __enter__(self) -> "Builder":
         self.context.__enter__()
-        _stack().append(self)
+        _thread.builders.append(self)
         return self
 
     def __exit__(self, *exception: Any) -> None:
-        _stack().pop()
+        _thread.builders.pop()
         self.context.__exit__(*exception)
-
-
-def _stack() -> list[Builder]:
-    if not hasattr(_thread, "builders"):
-        _thread.builders = []
-    return _thread.builders
 
 
 def current() -> Builder | None:
     """The builder entered last on this thread."""
-    return _stack()[-1] if _stack() else None
+    return _thread.builders[-1] if _thread.builders else None
 
 
 def required(mnemonic: str) -> Builder:
@@ -83,8 +97,8 @@ def owner(mnemonic: str, operands: tuple[Any, ...]) -> Builder:
     """The builder that an op on `operands` is emitted with: the current one, else the graph of the
     first operand that has one, else what runs ops at once.
     """
-    if (builder := current()) is not None:
-        return builder
+    if _thread.builders:
+        return _thread.builders[-1]
     for operand in operands:
         if (graph := getattr(operand, "graph", None)) is not None:
             return graph
@@ -106,6 +120,4 @@ class name_scope:  # noqa: N801 - used as a function, `with name_scope("layer1")
 
 def scopes() -> list[str]:
     """The name scopes open on this thread, outermost first."""
-    if not hasattr(_thread, "scopes"):
-        _thread.scopes = []
     return _thread.scopes

@@ -2,6 +2,7 @@
 """Sums of products over shared axes: one op, `dot_general`, and the functions built on it."""
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -80,14 +81,7 @@ class DotGeneralOp(Op, name="dot_general"):
         lhs_batch: tuple[int, ...],
         rhs_batch: tuple[int, ...],
     ) -> np.ndarray:
-        names = iter(range(lhs.ndim + rhs.ndim))
-        left, right = [next(names) for _ in range(lhs.ndim)], [next(names) for _ in range(rhs.ndim)]
-        for a, b in zip((*lhs_batch, *lhs_contract), (*rhs_batch, *rhs_contract), strict=True):
-            right[b] = left[a]
-        result = [left[a] for a in lhs_batch]
-        result += [left[a] for a in free_axes(lhs.ndim, lhs_batch, lhs_contract)]
-        result += [right[a] for a in free_axes(rhs.ndim, rhs_batch, rhs_contract)]
-        return np.einsum(lhs, left, rhs, right, result, optimize=True)
+        return contracted(lhs, rhs, lhs_contract, rhs_contract, lhs_batch, rhs_batch)
 
     def vjp(self, ct: Any) -> list[Any]:
         """dlhs = contraction of ct with rhs over rhs's free axes; drhs = contraction of lhs with ct
@@ -152,6 +146,32 @@ def free_axes(rank: int, batch: Sequence[int], contract: Sequence[int]) -> tuple
     return tuple(a for a in range(rank) if a not in batch and a not in contract)
 
 
+def contracted(
+    lhs: np.ndarray,
+    rhs: np.ndarray,
+    lhs_contract: Sequence[int],
+    rhs_contract: Sequence[int],
+    lhs_batch: Sequence[int] = (),
+    rhs_batch: Sequence[int] = (),
+) -> np.ndarray:
+    """The contraction of NumPy arrays: for each batch, one product of matrices whose rows and
+    columns are the free axes.
+    """
+    n = len(lhs_batch)
+    first = tuple(range(n))
+    axes = (*lhs_batch, *lhs_contract), (*rhs_batch, *rhs_contract)
+    if axes == ((*first, n + 1), (*first, n)) and lhs.ndim == rhs.ndim == n + 2:
+        return np.matmul(lhs, rhs)
+    left = free_axes(lhs.ndim, lhs_batch, lhs_contract)
+    right = free_axes(rhs.ndim, rhs_batch, rhs_contract)
+    batch = [lhs.shape[a] for a in lhs_batch]
+    rows, columns = [lhs.shape[a] for a in left], [rhs.shape[a] for a in right]
+    inner = math.prod([lhs.shape[a] for a in lhs_contract])
+    a = lhs.transpose(*lhs_batch, *left, *lhs_contract).reshape(*batch, math.prod(rows), inner)
+    b = rhs.transpose(*rhs_batch, *rhs_contract, *right).reshape(*batch, inner, math.prod(columns))
+    return np.matmul(a, b).reshape([*batch, *rows, *columns])
+
+
 # --- functions ------------------------------------------------------------------------------------
 
 
@@ -190,30 +210,24 @@ def matmul(a: Any, b: Any, name: str | None = None) -> Any:
                 "operands of at least one axis", f"{a.spec} and {b.spec}", "multiply scalars with *"
             )
         if b.ndim <= 2:
-            return dot_general(
-                a, b, lhs_contract=(a.ndim - 1,), rhs_contract=(max(b.ndim - 2, 0),), name=name
-            )
+            axes = {"lhs_contract": (a.ndim - 1,), "rhs_contract": (max(b.ndim - 2, 0),)}
+            return DotGeneralOp.emit(a, b, name=name, **axes)
         if a.ndim == 1:
-            return dot_general(b, a, lhs_contract=(b.ndim - 2,), rhs_contract=(0,), name=name)
+            axes = {"lhs_contract": (b.ndim - 2,), "rhs_contract": (0,)}
+            return DotGeneralOp.emit(b, a, name=name, **axes)
         return _batched(a, b, name)
 
 
 def _batched(a: Any, b: Any, name: str | None) -> Any:
     shape = broadcast_shapes(DotGeneralOp, a.shape[:-2], b.shape[:-2])
     a, b = (
-        a.broadcast_to((*shape, *a.shape[-2:]), like=(a, b)),
-        b.broadcast_to((*shape, *b.shape[-2:]), like=(a, b)),
+        x if x.shape[:-2] == shape else x.broadcast_to((*shape, *x.shape[-2:]), like=(a, b))
+        for x in (a, b)
     )
     n = len(shape)
-    return dot_general(
-        a,
-        b,
-        lhs_contract=(n + 1,),
-        rhs_contract=(n,),
-        lhs_batch=range(n),
-        rhs_batch=range(n),
-        name=name,
-    )
+    batch = tuple(range(n))
+    axes = {"lhs_contract": (n + 1,), "rhs_contract": (n,)}
+    return DotGeneralOp.emit(a, b, name=name, lhs_batch=batch, rhs_batch=batch, **axes)
 
 
 def dot(a: Any, b: Any) -> Any:

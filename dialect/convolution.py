@@ -9,16 +9,20 @@ are (n + low + high - dilation (k - 1) - 1) // stride + 1.
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from . import builder as builders
 from .base import Bool, Int, Ints, Op, Operand, Result
+from .contraction import contracted
 from .elementwise import FLOAT, promote_together
 from .slicing import PadOp
 from .types import TensorSpec, is_float
+
+MOST = 2**24
+"""Elements that references copy at a time."""
 
 
 class ConvolutionLike(Op):
@@ -135,16 +139,18 @@ class ConvOp(ConvolutionLike, name="conv"):
 
     @staticmethod
     def reference(x: np.ndarray, w: np.ndarray, **attributes: Any) -> np.ndarray:
-        last = attributes["channels_last"]
+        last, groups = attributes["channels_last"], attributes["groups"]
         x, w = images_last(x, last), kernel_last(w, last)
+        n = w.ndim - 2
         out = ConvOp.windows(x.shape[1:-1], w.shape[:-2], attributes)
-        y = np.zeros(
-            (x.shape[0], *out, attributes["groups"], w.shape[-1] // attributes["groups"]), x.dtype
-        )
-        padded = _pad(x, attributes)
-        for tap, window in taps(w.shape[:-2], out, attributes):
-            y += np.einsum("...gc,cgo->...go", *_grouped(padded[window], w[tap], attributes))
-        return images_back(y.reshape(*y.shape[:-2], y.shape[-2] * y.shape[-1]), last)
+        split_w = w.reshape(*w.shape[:-1], groups, w.shape[-1] // groups)
+        axes = (*range(n + 1, 2 * n + 1), 2 * n + 2), range(n + 1)
+        parts = [
+            contracted(p, split_w, *axes, (2 * n + 1,), (n + 1,))
+            for _, p in patches(_pad(x, attributes), w.shape[:-2], out, attributes)
+        ]
+        y = np.moveaxis(np.concatenate(parts, 1), 0, -2)
+        return images_back(y.reshape(*y.shape[:-2], w.shape[-1]), last)
 
     def vjp(self, ct: Any) -> list[Any]:
         """dx and dw are the two gradient ops, each linear in ct"""
@@ -201,11 +207,12 @@ class ConvInputGradientOp(ConvolutionLike, name="conv_input_gradient"):
         g, w = images_last(g, last), kernel_last(w, last)
         dx = np.zeros((g.shape[0], *extents, groups * w.shape[-2]), g.dtype)
         padded = _pad(dx, attributes)
+        n = w.ndim - 2
+        split_g = g.reshape(*g.shape[:-1], groups, g.shape[-1] // groups)
+        split_w = w.reshape(*w.shape[:-1], groups, w.shape[-1] // groups)
         for tap, window in taps(w.shape[:-2], g.shape[1:-1], attributes):
-            grouped_g, grouped_w = _grouped(g, w[tap], attributes)
-            padded[window] += np.einsum("...go,cgo->...gc", grouped_g, grouped_w).reshape(
-                padded[window].shape
-            )
+            part = contracted(split_g, split_w[tap], (n + 2,), (2,), (n + 1,), (1,))
+            padded[window] += np.moveaxis(part, 0, -2).reshape(padded[window].shape)
         inside = tuple(slice(lo, lo + n) for lo, n in zip(attributes["low"], extents, strict=True))
         return images_back(padded[(slice(None), *inside)], last)
 
@@ -261,12 +268,14 @@ class ConvWeightGradientOp(ConvolutionLike, name="conv_weight_gradient"):
     ) -> np.ndarray:
         last, groups = attributes["channels_last"], attributes["groups"]
         x, g = images_last(x, last), images_last(g, last)
-        dw = np.zeros((*window, x.shape[-1] // groups, g.shape[-1]), x.dtype)
-        padded = _pad(x, attributes)
-        split_g = g.reshape(math.prod(g.shape[:-1]), groups, g.shape[-1] // groups)
-        for tap, where in taps(window, g.shape[1:-1], attributes):
-            split_x = padded[where].reshape(len(split_g), groups, x.shape[-1] // groups)
-            dw[tap] = np.einsum("ngc,ngo->cgo", split_x, split_g).reshape(dw[tap].shape)
+        n = x.ndim - 2
+        split_g = g.reshape(*g.shape[:-1], groups, g.shape[-1] // groups)
+        parts = [
+            contracted(p, split_g[where], range(n + 1), range(n + 1), (2 * n + 1,), (n + 1,))
+            for where, p in patches(_pad(x, attributes), window, g.shape[1:-1], attributes)
+        ]
+        dw = np.moveaxis(sum(parts[1:], parts[0]), 0, -2)
+        dw = dw.reshape(*dw.shape[:-2], g.shape[-1])
         return kernel_back(dw, last)
 
     def vjp(self, ct: Any) -> list[Any]:
@@ -302,6 +311,8 @@ def kernel_back(w: np.ndarray, channels_last: bool) -> np.ndarray:
 
 
 def _pad(x: np.ndarray, attributes: dict[str, Any]) -> np.ndarray:
+    if not any((*attributes["low"], *attributes["high"])):
+        return x
     return np.pad(x, [(0, 0), *zip(attributes["low"], attributes["high"], strict=True), (0, 0)])
 
 
@@ -319,12 +330,23 @@ def taps(window: Sequence[int], out: Sequence[int], attributes: dict[str, Any]) 
         yield tap, (slice(None), *where)
 
 
-def _grouped(
-    image: np.ndarray, tap: np.ndarray, attributes: dict[str, Any]
-) -> tuple[np.ndarray, np.ndarray]:
+def patches(
+    padded: np.ndarray, window: Sequence[int], out: Sequence[int], attributes: dict[str, Any]
+) -> Iterator[tuple[slice, np.ndarray]]:
+    """The elements that each position of the result meets, (images, *out, *window, groups,
+    channels of a group), as views for some images at a time: which images, and theirs.
+    """
+    batch, *steps, channel = padded.strides
+    strides = [s * n for s, n in zip(steps, attributes["strides"], strict=True)]
+    inner = [s * n for s, n in zip(steps, attributes["dilation"], strict=True)]
     groups = attributes["groups"]
-    split = [(*a.shape[:-1], groups, a.shape[-1] // groups) for a in (image, tap)]
-    return image.reshape(split[0]), tap.reshape(split[1])
+    depth = padded.shape[-1] // groups
+    shape = (len(padded), *out, *window, groups, depth)
+    strides = (batch, *strides, *inner, channel * depth, channel)
+    view = np.lib.stride_tricks.as_strided(padded, shape, strides, writeable=False)
+    count = max(1, MOST // max(1, math.prod(shape[1:])))
+    for i in range(0, max(1, len(view)), count):
+        yield slice(i, i + count), view[i : i + count]
 
 
 # --- functions ------------------------------------------------------------------------------------

@@ -98,12 +98,12 @@ def as_array(value: Any, dtype: Any = None) -> np.ndarray:
 
 def _outside(array: np.ndarray, dtype: np.dtype) -> Any:
     """An integer of the array that an integer type cannot hold; None if there is none."""
-    if not (array.size and is_integer(array.dtype) and is_integer(dtype)):
+    if array.dtype.kind not in "iu" or not (array.size and is_integer(dtype)):
         return None
     limits = np.iinfo(dtype)
     if limits.min <= np.iinfo(array.dtype).min and np.iinfo(array.dtype).max <= limits.max:
         return None
-    least, most = array.min(), array.max()
+    least, most = (array.min(), array.max()) if array.ndim else (array[()],) * 2
     return most if most > limits.max else least if least < limits.min else None
 
 

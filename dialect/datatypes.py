@@ -53,8 +53,8 @@ def finfo(type: Any, /) -> FloatInfo:  # noqa: A002 - the standard's name
     if dtype not in FLOATS:
         raise OpError(f"finfo expected a floating-point type, got {dtype.name}; see iinfo")
     info = ml_dtypes.finfo(dtype)
-    numbers = (float(n) for n in (info.eps, info.max, info.min, info.smallest_normal))
-    return FloatInfo(dtype.itemsize * 8, *numbers, dtype)
+    eps, most, least, small = map(float, (info.eps, info.max, info.min, info.smallest_normal))
+    return FloatInfo(dtype.itemsize * 8, eps, most, least, small, dtype)
 
 
 def iinfo(type: Any, /) -> IntegerInfo:  # noqa: A002 - the standard's name

@@ -6,6 +6,7 @@ NumPy's rules and promote by the array API's, as explicit `broadcast` and `conve
 NumPy scalars adapt to the tensors.
 """
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -47,12 +48,15 @@ class Elementwise(Op):
         return cls.check(*operands)
 
     @classmethod
+    def prepare(cls, *operands: Any) -> list[Any]:
+        """The operands promoted and broadcast together. Those that `infer` takes stay as they
+        are.
+        """
+        return broadcast_together(cls, *promote_together(cls.KIND, operands))
+
+    @classmethod
     def build(cls, *operands: Any, name: str | None = None, **attributes: Any) -> Any:
-        """Promote and broadcast the operands, then emit."""
-        builder = builders.owner(cls.MNEMONIC, operands)
-        with builder:
-            tensors = broadcast_together(cls, *promote_together(cls.KIND, operands))
-            return cls.emit(*tensors, name=name, **attributes)
+        return builders.owner(cls.MNEMONIC, operands).build(cls, operands, attributes, name)
 
 
 class Unary(Elementwise):
@@ -98,26 +102,48 @@ def promote_together(kind: str, operands: tuple[Any, ...]) -> list[Any]:
 
     Scalars are weak: they take the tensors' type when their kind allows.
     """
-    strong = [as_dtype(o.dtype) for o in operands if not is_scalar(o) and hasattr(o, "dtype")]
-    others = [as_array(o) for o in operands if not is_scalar(o) and not hasattr(o, "dtype")]
-    dtype = common_dtype(strong + [o.dtype for o in others], [o for o in operands if is_scalar(o)])
-    if kind == FLOAT and not is_float(dtype):
-        dtype = float32
-    if kind == BOOLEAN:
-        dtype = bool_
+    dtype = common_type(kind, *map(_kind_of, operands))
     return [as_tensor(o, dtype) for o in operands]
 
 
-def common_dtype(dtypes: list[np.dtype], scalars: list[Any]) -> np.dtype:
-    """The element type of tensors of `dtypes` and numbers together. OpError where there is none."""
-    weak = [as_array(np.asarray(o).item()).dtype for o in scalars]
+def _kind_of(x: Any) -> tuple[np.dtype, bool]:
+    """The element type of an operand, and whether it gives way to that of others."""
+    if hasattr(x, "graph"):  # a tensor or an Array
+        return x.dtype, False
+    if is_scalar(x):
+        return number_type(x), True
+    return as_dtype(x.dtype) if hasattr(x, "dtype") else as_array(x).dtype, False
+
+
+def number_type(x: Any) -> np.dtype:
+    """The element type of a Python or NumPy number where nothing asks for another."""
+    if type(x) is float:
+        return float32
+    return as_array(x if type(x) in (int, bool) else np.asarray(x).item()).dtype
+
+
+@functools.cache
+def common_type(kind: str, *operands: tuple[np.dtype, bool]) -> np.dtype:
+    """The element type of operands together, as `promote_together` has it, of those that
+    `_kind_of` gives.
+    """
+    weak = [dtype for dtype, gives_way in operands if gives_way]
+    dtypes = [dtype for dtype, gives_way in operands if not gives_way]
     if not dtypes:
-        return promote(*weak)
+        dtypes, weak = weak, []
     dtype = promote(*dtypes)
     for scalar in weak:
         if (is_float(scalar) and not is_float(dtype)) or (dtype == bool_ and scalar != bool_):
             dtype = scalar
-    return dtype
+    if kind == FLOAT and not is_float(dtype):
+        dtype = float32
+    return bool_ if kind == BOOLEAN else dtype
+
+
+def common_dtype(dtypes: list[np.dtype], scalars: list[Any]) -> np.dtype:
+    """The element type of tensors of `dtypes` and numbers together. OpError where there is none."""
+    tensors = [(dtype, False) for dtype in dtypes]
+    return common_type(ANY, *tensors, *((number_type(x), True) for x in scalars))
 
 
 def is_scalar(x: Any) -> bool:
@@ -129,7 +155,7 @@ def as_tensor(x: Any, dtype: Any = None) -> Any:
     """`x` (tensor, array or number) as a tensor of `dtype`."""
     if not hasattr(x, "graph"):
         return constant(x, dtype)
-    return x if dtype is None else x.astype(dtype)
+    return x if dtype is None or x.dtype == dtype else x.astype(dtype)
 
 
 def broadcast_together(op_class: type[Op], *tensors: Any) -> list[Any]:
@@ -155,6 +181,8 @@ def _shown(shape: tuple[int | None, ...]) -> str:
 
 def broadcast_shapes(op_class: type[Op], *shapes: tuple[int | None, ...]) -> tuple[int | None, ...]:
     """The common shape by NumPy's rules; raises where extents clash."""
+    if shapes.count(shapes[0]) == len(shapes):
+        return shapes[0]
     result: list[int | None] = []
     for position in range(-max(map(len, shapes)), 0):
         found = {s[position] for s in shapes if len(s) >= -position} - {1}

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 
-from . import builder as builders
 from .base import NO_GRADIENT, DType, Operand, Result, Str, function
 from .elementwise import (
     ANY,
@@ -249,11 +248,10 @@ class SelectOp(Elementwise, name="select"):
         return result
 
     @classmethod
-    def build(cls, condition: Any, on_true: Any, on_false: Any, name: str | None = None) -> Any:
-        with builders.owner(cls.MNEMONIC, (condition, on_true, on_false)):
-            branches = promote_together(ANY, (on_true, on_false))
-            (condition,) = promote_together(BOOLEAN, (condition,))
-            return cls.emit(*broadcast_together(cls, condition, *branches), name=name)
+    def prepare(cls, condition: Any, on_true: Any, on_false: Any) -> list[Any]:
+        branches = promote_together(ANY, (on_true, on_false))
+        (condition,) = promote_together(BOOLEAN, (condition,))
+        return broadcast_together(cls, condition, *branches)
 
     @staticmethod
     def reference(condition: np.ndarray, on_true: np.ndarray, on_false: np.ndarray) -> np.ndarray:

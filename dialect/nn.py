@@ -45,9 +45,9 @@ class SoftmaxOp(SoftmaxLike, name="softmax"):
 
     @staticmethod
     def reference(x: np.ndarray, axis: int) -> np.ndarray:
-        top = np.max(x, axis=axis, keepdims=True, initial=-np.inf)
+        top = np.maximum.reduce(x, axis, keepdims=True, initial=-np.inf)
         powers = np.exp(x - np.where(top == -np.inf, 0, top))
-        total = np.sum(powers, axis=axis, keepdims=True)
+        total = np.add.reduce(powers, axis, keepdims=True)
         return powers / np.where(total == 0, 1, total)
 
     @staticmethod
@@ -72,9 +72,9 @@ class LogSoftmaxOp(SoftmaxLike, name="log_softmax"):
 
     @staticmethod
     def reference(x: np.ndarray, axis: int) -> np.ndarray:
-        top = np.max(x, axis=axis, keepdims=True, initial=-np.inf)
+        top = np.maximum.reduce(x, axis, keepdims=True, initial=-np.inf)
         shifted = x - np.where(top == -np.inf, 0, top)
-        total = np.sum(np.exp(shifted), axis=axis, keepdims=True)
+        total = np.add.reduce(np.exp(shifted), axis, keepdims=True)
         return shifted - np.log(np.where(total == 0, 1, total))
 
     @staticmethod

@@ -25,7 +25,7 @@ from .base import (
 )
 from .creation import zeros_like
 from .elementwise import as_tensor, mul_no_nan
-from .reduction import as_float, count, expand, mean
+from .reduction import as_float, count, expand, mean, mean_along
 from .shape import normalize_axes
 from .transcendental import rsqrt
 from .types import TensorSpec
@@ -144,8 +144,8 @@ class LayerNormOp(Layer, name="layer_norm"):
     @staticmethod
     def reference(x: np.ndarray, *affine: np.ndarray, axes: int, eps: float) -> np.ndarray:
         over = tuple(range(x.ndim - axes, x.ndim))
-        centered = x - np.mean(x, axis=over, keepdims=True)
-        variance = np.mean(centered**2, axis=over, keepdims=True)
+        centered = x - mean_along(x, over)
+        variance = mean_along(centered * centered, over)
         return affine_reference(centered / np.sqrt(variance + eps), affine)
 
     @staticmethod

@@ -17,7 +17,7 @@ from .logic import is_finite, select
 from .shape import normalize_axes
 from .slicing import concat
 from .transcendental import exp, log
-from .types import TensorSpec, as_dtype, bool_, float32, int32, is_float, is_integer, uint32
+from .types import TensorSpec, as_dtype, bool_, float32, int32, is_float, uint32
 
 
 class Reduction(Op):
@@ -60,6 +60,19 @@ def count(x: Any, axes: tuple[int, ...]) -> Any:
     return constant(float(math.prod(extents)), x.dtype)
 
 
+def _count(x: np.ndarray, axes: tuple[int, ...]) -> Any:
+    """The number of elements along axes, as what divides sums: their type holds a small one, and
+    makes NumPy divide by a large one in float64.
+    """
+    n = math.prod([x.shape[a] for a in axes])
+    return n if n <= 2**24 else np.int64(n)
+
+
+def mean_along(x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
+    """NumPy's mean, with the axes kept, at less cost."""
+    return np.add.reduce(x, axes, keepdims=True) / _count(x, axes)
+
+
 class SumOp(Reduction, name="sum"):
     """Sum over axes; 0 of nothing.
 
@@ -68,7 +81,7 @@ class SumOp(Reduction, name="sum"):
 
     @staticmethod
     def reference(x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
-        return np.sum(x, axis=axes)
+        return np.add.reduce(x, axes)
 
     def vjp(self, ct: Any) -> list[Any]:
         """dx = ct, repeated"""
@@ -85,7 +98,7 @@ class MeanOp(Reduction, name="mean"):
 
     @staticmethod
     def reference(x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
-        return np.sum(x, axis=axes) / np.prod([x.shape[a] for a in axes])
+        return np.add.reduce(x, axes) / _count(x, axes)
 
     @staticmethod
     @in_wide
@@ -111,7 +124,7 @@ class VarOp(Reduction, name="var"):
 
     @staticmethod
     def reference(x: np.ndarray, axes: tuple[int, ...], correction: int) -> np.ndarray:
-        n = np.prod([x.shape[a] for a in axes])
+        n = np.int64(math.prod([x.shape[a] for a in axes]))
         centered = x - np.sum(x, axis=axes, keepdims=True) / n
         return np.sum(centered * centered, axis=axes) / np.maximum(n - correction, 0)
 
@@ -195,7 +208,7 @@ class MaxOp(Extreme, name="max"):
 
     @staticmethod
     def reference(x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
-        return np.max(x, axis=axes)
+        return np.maximum.reduce(x, axes)
 
 
 class MinOp(Extreme, name="min"):
@@ -206,7 +219,7 @@ class MinOp(Extreme, name="min"):
 
     @staticmethod
     def reference(x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
-        return np.min(x, axis=axes)
+        return np.minimum.reduce(x, axes)
 
 
 class AnyOp(Reduction, name="any"):
@@ -385,8 +398,9 @@ def summable(x: Any, dtype: Any = None) -> Any:
     x = as_tensor(x)
     if dtype is not None:
         return x.astype(as_dtype(dtype))
-    if x.dtype == bool_ or (is_integer(x.dtype) and x.dtype.itemsize < 4):
-        return x.astype(uint32 if x.dtype.kind == "u" else int32)
+    dtype = x.dtype
+    if dtype.kind in "biu" and dtype.itemsize < 4:
+        return x.astype(uint32 if dtype.kind == "u" else int32)
     return x
 
 

@@ -24,8 +24,13 @@ def normalize_axes(
     """`axis` (an int, several, or None for all) as increasing axes, negative ones counted from the
     end.
     """
+    if axis is None:
+        return tuple(range(rank))
+    if type(axis) is int and -rank <= axis < rank:
+        return (axis % rank,)
     try:
-        given = [operator.index(a) for a in (range(rank) if axis is None else np.atleast_1d(axis))]
+        several = axis if isinstance(axis, tuple | list) else np.atleast_1d(axis)
+        given = [operator.index(a) for a in several]
     except TypeError:
         raise op_class.error("whole numbers as axes", axis) from None
     for a in given:
@@ -181,12 +186,13 @@ def reshape(x: Any, shape: int | Sequence[int], *, copy: bool | None = None) -> 
         raise ReshapeOp.error("at most one extent of -1", wanted)
     if -1 in wanted:
         rest = math.prod(n for n in wanted if n is not None and n != -1)
-        if x.spec.size is None:
+        size = x.size
+        if size is None:
             wanted[wanted.index(-1)] = None
-        elif rest == 0 or x.spec.size % rest:
-            raise ReshapeOp.error(f"extents that divide {x.spec.size} elements", wanted)
+        elif rest == 0 or size % rest:
+            raise ReshapeOp.error(f"extents that divide {size} elements", wanted)
         else:
-            wanted[wanted.index(-1)] = x.spec.size // rest
+            wanted[wanted.index(-1)] = size // rest
     return reshape_to(x, tuple(wanted))
 
 

@@ -40,11 +40,13 @@ MLIR_NAMES = {
     int16: "i16", int8: "i8", uint64: "ui64", uint32: "ui32", uint16: "ui16", uint8: "ui8",
     bool_: "i1",
 }  # fmt: skip
+_FLOATS, _INTEGERS, _NARROW = map(frozenset, (FLOATS, INTEGERS, (float16, bfloat16)))
+_KNOWN = {dtype: dtype for dtype in DTYPES}
 BY_MLIR_NAME = {name: dtype for dtype, name in MLIR_NAMES.items()}
 
 
 def is_float(dtype: np.dtype) -> bool:
-    return dtype in FLOATS
+    return dtype in _FLOATS
 
 
 def is_float_type(element: ir.Type) -> bool:
@@ -53,12 +55,12 @@ def is_float_type(element: ir.Type) -> bool:
 
 
 def is_integer(dtype: np.dtype) -> bool:
-    return dtype in INTEGERS
+    return dtype in _INTEGERS
 
 
 def is_narrow(dtype: np.dtype) -> bool:
     """True for the 16-bit floats, whose arithmetic is done in float32."""
-    return dtype in (float16, bfloat16)
+    return dtype in _NARROW
 
 
 def limits_of(dtype: np.dtype) -> tuple[Any, Any]:
@@ -74,6 +76,8 @@ def as_dtype(dtype: Any) -> np.dtype:
     """The supported element type that `dtype` (a name, NumPy type or dtype) stands for; OpError if
     there is none.
     """
+    if isinstance(dtype, np.dtype) and dtype in _KNOWN:
+        return _KNOWN[dtype]
     if isinstance(dtype, str) and dtype in BY_MLIR_NAME:
         return BY_MLIR_NAME[dtype]
     try:
@@ -123,6 +127,14 @@ class TensorSpec:
             )
         object.__setattr__(self, "shape", extents)
         object.__setattr__(self, "dtype", as_dtype(dtype))
+
+    @classmethod
+    def known(cls, shape: tuple[int | None, ...], dtype: np.dtype) -> "TensorSpec":
+        """The type of a shape and an element type that were checked before."""
+        spec = object.__new__(cls)
+        object.__setattr__(spec, "shape", shape)
+        object.__setattr__(spec, "dtype", dtype)
+        return spec
 
     @property
     def rank(self) -> int:

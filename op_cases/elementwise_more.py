@@ -71,4 +71,6 @@ CASES = [
     unary("popcount", jax.lax.population_count, I),
     unary("count_leading_zeros", jax.lax.clz, I),
     binary("shift_right_logical", jax.lax.shift_right_logical, I, ints(3, 5, low=0, high=31)),
+    binary("pow", jnp.power, I, ints(3, 5, low=0, high=40), suffix="int"),
+    unary("square", jnp.square, I, suffix="int"),
 ]

@@ -155,7 +155,7 @@ def backward(
     variables: Any = None,
     retain_graph: bool = False,
     create_graph: bool = False,
-) -> list[Array] | None:
+) -> Any:
     """Gradients of recorded arrays, by all variables that they depend on, or by `variables`.
 
     `heads` is an array or a sequence of them; `head_grads` has the gradient of each (an array of
@@ -194,7 +194,7 @@ def grad(
     """
     retain = create_graph if retain_graph is None else retain_graph
     found = backward(heads, head_grads, variables, retain, create_graph)
-    return found[0] if isinstance(variables, Array) else found  # type: ignore[index]
+    return found[0] if isinstance(variables, Array) else found
 
 
 def release(heads: Any) -> None:

@@ -77,7 +77,7 @@ FUNCTIONS: dict[str, tuple[str, str]] = {
     "einsum": ("einsum", "*operands"),
     "expand_dims": ("expand_dims", "a=x axis"),
     "flip": ("flip", "m=x axis"),
-    "full_like": ("full_like", "a=x fill_value=value dtype"),
+    "full_like": ("full_like", "a=x fill_value dtype"),
     "max": ("max", "a=x axis keepdims"),
     "mean": ("mean", "a=x axis keepdims"),
     "median": ("median", "a=x axis keepdims"),
@@ -186,7 +186,8 @@ def _check_out(out: Any, name: str) -> None:
 def _in_numpy(function: Callable[..., Any], name: str, args: Any, kwargs: Any) -> Any:
     """NumPy's function on the elements. GradientError where a gradient would be lost by it."""
     needs = state.recording and any(
-        isinstance(x, Array) and x._history is not None for x in _leaves((args, kwargs))
+        isinstance(x, Array) and x._history is not None and x._history.needs
+        for x in _leaves((args, kwargs))
     )
     result = function(*_elements(args), **_elements(kwargs))
     if needs and any(getattr(x, "dtype", np.dtype(bool)).kind in "fcV" for x in _leaves(result)):

@@ -18,6 +18,7 @@ from ..dialect.graph import trace
 from ..lowering import pipeline
 from ..lowering.bufferize import mark_donated
 from ..runtime.profile import BY
+from . import bench_eager
 from .bench_memory import STEPS, memory_row
 from .workloads import WORKLOADS, train_step
 
@@ -146,8 +147,18 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--profile", choices=WORKLOADS, metavar="NAME", help=profile)
     by = "with --profile, what the rows are: op, line or dispatch (default: op)"
     parser.add_argument("--by", choices=BY, default="op", help=by)
-    parser.add_argument("--json", action="store_true", help="with --profile, all rows as JSON")
+    parser.add_argument(
+        "--json", action="store_true", help="with --profile and --eager, rows as JSON"
+    )
+    eager = "time eager ops of NumPy, gradopt, and JAX and PyTorch if they are installed"
+    parser.add_argument("--eager", action="store_true", help=eager)
+    bench_eager.add_arguments(parser)
     options = parser.parse_args(arguments)
+    if options.eager:
+        try:
+            return bench_eager.run(options, as_table=not options.json)
+        except (KeyError, ValueError) as error:
+            parser.error(f"--eager: {error}")
     if options.emit_mlir:
         try:
             text = emitted(options.emit_mlir, dict(map(_size, options.size)))

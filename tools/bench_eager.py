@@ -17,30 +17,30 @@ from typing import Any
 import numpy as np
 
 OPS: dict[str, Callable[[Any, Any], Any]] = {
-    "add a number": lambda L, d: d["x"] + 1.5,
-    "add": lambda L, d: d["x"] + d["y"],
-    "mul, broadcast": lambda L, d: d["x"] * d["row"],
-    "div": lambda L, d: d["x"] / d["y"],
-    "exp": lambda L, d: L.exp(d["x"]),
-    "tanh": lambda L, d: L.tanh(d["x"]),
-    "relu": lambda L, d: L.relu(d["x"]),
-    "where": lambda L, d: L.where(d["mask"], d["x"], d["y"]),
-    "sum, one axis": lambda L, d: d["x"].sum(1),
-    "mean": lambda L, d: d["x"].mean(),
-    "max": lambda L, d: d["x"].max(),
-    "softmax": lambda L, d: L.softmax(d["x"]),
-    "layer_norm": lambda L, d: L.layer_norm(d["x"], d["row"], d["row"]),
-    "matmul": lambda L, d: d["x"] @ d["y"],
-    "matmul, batched": lambda L, d: d["batch"] @ d["batch"],
-    "conv": lambda L, d: L.conv(d["image"], d["kernel"]),
-    "reshape": lambda L, d: d["x"].reshape((-1, 8)),
-    "transpose": lambda L, d: d["x"].T,
-    "concat": lambda L, d: L.concat([d["x"], d["y"]]),
-    "slice": lambda L, d: d["x"][1:-1, ::2],
-    "take": lambda L, d: L.take(d["x"], d["index"]),
-    "10 ops": lambda L, d: (
-        (L.tanh(d["x"] @ d["y"] + d["row"]) * d["x"] - d["y"]).sum(1).mean()
-        + (L.exp(d["x"]) / d["y"]).max()
+    "add a number": lambda lib, d: d["x"] + 1.5,
+    "add": lambda lib, d: d["x"] + d["y"],
+    "mul, broadcast": lambda lib, d: d["x"] * d["row"],
+    "div": lambda lib, d: d["x"] / d["y"],
+    "exp": lambda lib, d: lib.exp(d["x"]),
+    "tanh": lambda lib, d: lib.tanh(d["x"]),
+    "relu": lambda lib, d: lib.relu(d["x"]),
+    "where": lambda lib, d: lib.where(d["mask"], d["x"], d["y"]),
+    "sum, one axis": lambda lib, d: d["x"].sum(1),
+    "mean": lambda lib, d: d["x"].mean(),
+    "max": lambda lib, d: d["x"].max(),
+    "softmax": lambda lib, d: lib.softmax(d["x"]),
+    "layer_norm": lambda lib, d: lib.layer_norm(d["x"], d["row"], d["row"]),
+    "matmul": lambda lib, d: d["x"] @ d["y"],
+    "matmul, batched": lambda lib, d: d["batch"] @ d["batch"],
+    "conv": lambda lib, d: lib.conv(d["image"], d["kernel"]),
+    "reshape": lambda lib, d: d["x"].reshape((-1, 8)),
+    "transpose": lambda lib, d: d["x"].T,
+    "concat": lambda lib, d: lib.concat([d["x"], d["y"]]),
+    "slice": lambda lib, d: d["x"][1:-1, ::2],
+    "take": lambda lib, d: lib.take(d["x"], d["index"]),
+    "10 ops": lambda lib, d: (
+        (lib.tanh(d["x"] @ d["y"] + d["row"]) * d["x"] - d["y"]).sum(1).mean()
+        + (lib.exp(d["x"]) / d["y"]).max()
     ),
 }
 """The ops by name: functions of a library and of its arrays (`data`)."""
@@ -123,7 +123,8 @@ class Gradopt(NumPy):
 
     @contextlib.contextmanager
     def mode(self) -> Iterator[None]:
-        with self.go.record() if self.how == "recorded" else contextlib.nullcontext():
+        recorded = self.how == "recorded"
+        with self.go.record() if recorded else self.go.eager_mode(self.how):
             yield
 
 
