@@ -160,8 +160,8 @@ class Optimizer:
         those of the scaled loss, and a step with any that is not finite changes nothing.
         """
         with autograd.pause():
-            gradients = self._gradients(ignore_stale)
-            self._apply(gradients, loss_scale)
+            if gradients := self._gradients(ignore_stale):
+                self._apply(gradients, loss_scale)
 
     def _gradients(self, ignore_stale: bool) -> dict[str, Array]:
         found, stale = {}, []

@@ -77,7 +77,7 @@ FUNCTIONS: dict[str, tuple[str, str]] = {
     "einsum": ("einsum", "*operands"),
     "expand_dims": ("expand_dims", "a=x axis"),
     "flip": ("flip", "m=x axis"),
-    "full_like": ("full_like", "a=x fill_value=value dtype"),
+    "full_like": ("full_like", "a=x fill_value dtype"),
     "max": ("max", "a=x axis keepdims"),
     "mean": ("mean", "a=x axis keepdims"),
     "median": ("median", "a=x axis keepdims"),

@@ -5,17 +5,26 @@ eager ops move.
 
 import copy
 import inspect
+import json
 import operator
 import pickle
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
 import gradopt as go
 import numpy as np
 import pytest
-from gradopt.dialect.types import DTYPES
+from gradopt.dialect import trees
+from gradopt.dialect.base import OPS
+from gradopt.dialect.elementwise import Elementwise
+from gradopt.dialect.types import DTYPES, TensorSpec
 from gradopt.errors import GradientError, OpError
+from gradopt.op_cases import CASES, Case
 from gradopt.runtime import interop
+from gradopt.tools import bench, bench_eager
+
+from .helpers import run_reference
 
 X = np.array([[0.5, -0.25, 0.75], [0.125, 1.0, -0.5]], np.float32)
 Y = np.array([[2.0, 0.25, 1.5], [-1.0, 0.5, 4.0]], np.float32)
@@ -254,3 +263,142 @@ def test_reading_without_a_copy() -> None:
     assert not np.shares_memory(np.array(x), x.numpy())
     with pytest.raises(ValueError, match=r"float32.*float64.*without a copy"):
         np.array(x, np.float64, copy=False)
+
+
+# --- ops that run at once -------------------------------------------------------------------------
+
+
+def same(got: Any, want: Any) -> bool:
+    """Whether two arrays have the same type and bits."""
+    got, want = np.asarray(got), np.asarray(want)
+    return (got.dtype, got.shape, got.tobytes()) == (want.dtype, want.shape, want.tobytes())
+
+
+@pytest.mark.parametrize("op", sorted({c.op for c in CASES}))
+def test_eager_ops_are_their_references(op: str) -> None:
+    """B38: every row gives on arrays, when first called and by what was kept of that call, the very
+    bits that its graph gives on NumPy; and NumPy never warns.
+    """
+    for case in CASES:
+        if case.op == op:
+            want = run_reference(case.build, *case.inputs)
+            for _ in range(2):
+                with np.errstate(all="raise"):
+                    got = trees.leaves(case.build(*map(go.array, case.inputs)))
+                assert list(map(same, got, want)) == [True] * len(want), case.name
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if issubclass(OPS[c.op], Elementwise)], ids=lambda c: c.name)
+def test_elementwise_references_repeat_operands(case: Case) -> None:
+    """References take an operand that NumPy has to repeat as they take it repeated."""
+    op, inputs = OPS[case.op], [np.asarray(x) for x in case.inputs]
+    attributes = op.with_defaults(case.attributes)
+    if len(inputs) < 2 or len({x.shape for x in inputs}) > 1:
+        return
+    for i, x in enumerate(inputs):
+        for part in (x.reshape(-1)[:1].reshape(()), x[:1] if x.ndim else x):
+            short = [part if j == i else y for j, y in enumerate(inputs)]
+            whole = [np.broadcast_to(part, x.shape) if j == i else y for j, y in enumerate(inputs)]
+            specs = op.infer(*(TensorSpec(y.shape, y.dtype) for y in whole), **attributes)
+            assert isinstance(specs, TensorSpec)
+            runs = [op.compute([specs], ys, attributes)[0] for ys in (short, whole)]
+            assert same(*runs)
+
+
+def test_numbers_keep_their_kind() -> None:
+    """What is kept for a number is for its kind, and never for its value."""
+    whole = go.array([1, 2])
+    for _ in range(2):
+        assert [(whole + v).dtype.name for v in (1, True, 1.0)] == ["int32", "int32", "float32"]
+        assert (go.array([True]) + 1).dtype == np.int32
+        assert (go.array([True]) + 2**40).dtype == np.int64
+        for zero in (0.0, -0.0):
+            assert np.signbit(float(go.array([-0.0])[0] + zero)) == np.signbit(zero)
+            assert np.signbit(
+                go.pad(go.array([1.0]), 1, constant_values=zero).numpy()[0]
+            ) == np.signbit(zero)
+        assert (go.array([1], "uint8") + 3).tolist() == [4]
+        with pytest.raises(OpError, match=r"fit uint8, \[0, 255\], got 300"):
+            _ = go.array([1], "uint8") + 300
+        with pytest.raises(OpError, match="fit int32"):
+            _ = whole + 2**40
+
+
+def test_ops_do_not_take_what_their_functions_do() -> None:
+    """What was kept for operands that a function brings together is not for the op itself."""
+    x, row = go.array(X), go.array(X[0])
+    for _ in range(2):
+        assert same(x + row, X + X[0])
+        with pytest.raises(OpError, match="operands of one type"):
+            OPS["add"].emit(x, row)
+
+
+def test_gradients_of_numbers_and_repeated_arrays() -> None:
+    """B32, B38: an operand that is repeated gets the sum of the gradients."""
+    for _ in range(2):
+        x, row = go.array(X), go.array(X[0])
+        x.attach_grad()
+        row.attach_grad()
+        with go.record():
+            y = (2 * x * row + 1).sum()
+        y.backward()
+        assert x.grad is not None
+        assert row.grad is not None
+        np.testing.assert_allclose(x.grad, 2 * np.broadcast_to(X[0], X.shape))
+        np.testing.assert_allclose(row.grad, 2 * X.sum(0))
+
+
+def allocated(call: Callable[[], Any]) -> int:
+    """The most bytes that a call has at a time."""
+    call()
+    tracemalloc.start()
+    try:
+        result = call()
+        return tracemalloc.get_traced_memory()[1] + 0 * (result is None)
+    finally:
+        tracemalloc.stop()
+
+
+def test_bytes_moved() -> None:
+    """Ops make their results and nothing else; parts of an array that has elements are views."""
+    n = 1 << 20
+    x = go.array(np.ones(n, np.float32))
+    table = x.reshape(1024, 1024)
+    row = go.array(np.ones(1024, np.float32))
+    for call in (lambda: x + x, lambda: x * 2.5, lambda: table * row, lambda: go.exp(x)):
+        assert allocated(call) < 4 * n + (1 << 16)
+    for view in (x[5], x[2:10], table[3], table[1:-1, ::2], table.T, x.reshape(-1, 2), table[None]):
+        assert np.shares_memory(view, x)
+        assert allocated(lambda v=view: v[...]) < 5000
+    assert allocated(lambda: x[7]) < 5000
+    assert allocated(lambda: x.numpy()) < 5000
+    before = x[:3]
+    x[0] = 7  # other elements for x; nobody who shares the old ones sees it
+    assert (x[0].item(), before.tolist(), table[0, 0].item()) == (7, [1, 1, 1], 1)
+
+
+def test_numpy_warns_as_before() -> None:
+    before = np.geterr()
+    assert np.isinf(float(go.array(1.0) / 0))
+    assert np.geterr() == before
+    with np.errstate(all="raise"), pytest.raises(FloatingPointError):
+        np.divide(np.ones(1), 0)
+
+
+def test_bench_eager(capsys: pytest.CaptureFixture[str]) -> None:
+    """`gradopt-bench --eager` prints a table, or a JSON line for each library, op and size."""
+    given = ["--eager", "--libraries", "numpy,gradopt,recorded", "--sizes", "16", "--runs", "1"]
+    assert bench.main([*given, "--json"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert {(r["library"], r["op"]) for r in rows} == {
+        (name, op) for name in ("numpy", "gradopt", "recorded") for op in bench_eager.OPS
+    }
+    assert all(0 < r["best_us"] <= r["first_us"] * 10 for r in rows)
+    assert bench.main([*given, "--ops", "add;conv"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 3
+    arrays = bench_eager.data(16)
+    numpy, own = bench_eager.NumPy(), bench_eager.Gradopt()
+    for name, op in bench_eager.OPS.items():
+        want = op(numpy, arrays)
+        got = op(own, {k: go.array(v) for k, v in arrays.items()})
+        np.testing.assert_allclose(got, want, rtol=2e-5, atol=1e-6, err_msg=name)

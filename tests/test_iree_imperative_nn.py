@@ -20,7 +20,7 @@ from .test_nn import CASES, Case, trained
 
 pytestmark = pytest.mark.compiler
 
-LAYERS = int(os.environ.get("GRADOPT_NN_LAYERS", "2"))
+LAYERS = int(os.environ.get("GRADOPT_NN_LAYERS", "1"))
 """How many layers are compiled one by one; 28 is all of them."""
 FIRST = ("attention-context-mask", "gru")
 

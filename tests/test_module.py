@@ -147,6 +147,23 @@ def test_parameters_are_floats() -> None:
     assert nn.parameter(x) is not x and x.grad is None
 
 
+def test_parameters_stay_parameters() -> None:
+    """An array that would silently no longer be trained is an error; written to, it is."""
+    layer = nn.Dense(2, 1)
+    for value in (layer.weight * 2, go.ones((2, 1))):
+        with pytest.raises(ModuleError, match=r"'weight' of Dense is a parameter.*nn\.parameter"):
+            layer.weight = value
+    with pytest.raises(ModuleError, match="is a parameter"):
+        go.trace(lambda w: setattr(layer, "weight", w), np.ones((2, 1), np.float32))
+    before = layer.weight
+    layer.weight -= 1.0
+    layer.weight[...] = 2.0
+    assert layer.weight is before and list(layer.parameters()) == ["weight", "bias"]
+    layer.weight = nn.parameter(go.ones((2, 1)))
+    layer.bias = None
+    assert list(layer.parameters()) == ["weight"]
+
+
 def test_no_call() -> None:
     class Empty(nn.Module):
         pass
@@ -166,6 +183,9 @@ def test_astype() -> None:
     assert Net().astype("float64").steps.dtype == np.int32
     with pytest.raises(ModuleError, match="astype expected a floating-point type, got int32"):
         net.astype("int32")
+    norm = nn.BatchNorm(3).astype("bfloat16")  # statistics keep their small changes
+    assert norm.gamma.dtype == ml_dtypes.bfloat16 and norm.running_var.dtype == np.float32
+    assert norm.astype("float64").running_var.dtype == np.float64
     moved = net.to("cpu")
     assert moved is net and list(net.parameters()) == [p for p in PATHS if p not in STATES]
 

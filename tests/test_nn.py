@@ -16,6 +16,7 @@ import pytest
 from gradopt import nn
 from gradopt.errors import ModuleError, OpError, TraceError
 
+pytestmark = pytest.mark.filterwarnings("ignore:an array of type .* is a constant of")
 f64 = np.float64
 rng = np.random.default_rng(11)
 
@@ -388,6 +389,34 @@ def test_running_statistics() -> None:
     np.testing.assert_allclose(norm.running_mean, [0.1, 0.4], rtol=1e-6)
     np.testing.assert_allclose(y, (x - [0.1, 0.4]) / np.sqrt(1 + 1e-5), rtol=1e-5)
     assert list(norm.parameters()) == ["gamma", "beta"]
+
+
+@pytest.mark.parametrize("target", [None, "reference"])
+def test_checkpointed(target: str | None) -> None:
+    """C046, C047: what is computed anew draws the same mask, and moves no statistics again."""
+    go.random.seed(1)
+    norm, dropout, x = nn.BatchNorm(3), nn.Dropout(0.5), go.array(r(64, 3).astype(np.float32))
+
+    def inner(x: Any) -> Any:
+        return dropout(norm(x))
+
+    def step(run: Any) -> Any:
+        with go.record():
+            y = run(x)
+            loss = (y * y).sum()
+        loss.backward()
+        return y
+
+    if target:
+        step = go.hybridize(step, target=target)
+    plain = np.asarray(step(inner))
+    wanted = [np.array(a) for a in (norm.gamma.grad, norm.running_mean)]
+    go.random.seed(1)
+    norm.running_mean[...], norm.running_var[...] = 0.0, 1.0
+    np.testing.assert_array_equal(step(go.checkpoint(inner)), plain)
+    for got, want in zip((norm.gamma.grad, norm.running_mean), wanted, strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-6)
+    assert int(go.random.get_state()["count"]) == 1
 
 
 def test_gradient_in_predict_mode() -> None:
