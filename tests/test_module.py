@@ -96,6 +96,9 @@ def test_freeze() -> None:
     assert net.first.weight.grad is None and np.asarray(net.blocks[0].weight.grad).any()
     net.unfreeze()
     assert list(net.parameters()) == [p for p in PATHS if p not in STATES]
+    with pytest.raises(GradientError, match="grad_req out of 'write', 'add', 'null', got 'sum'"):
+        net.set_grad_req("sum")
+    assert list(net.parameters()) == [p for p in PATHS if p not in STATES]
     with pytest.raises(ModuleError, match=r"'head\.\*' matches no array of Net; it has first.weig"):
         net.freeze("head.*")
 
