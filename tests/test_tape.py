@@ -849,6 +849,7 @@ def test_functions_recorded_with_states_and_numpy() -> None:
     close(x.grad, [[0, 0], [4, 4], [0, 0], [2, 2]])
 
 
+@pytest.mark.filterwarnings("ignore:an array of type .* whose gradient is asked for")
 def test_a_variable_that_a_compiled_function_has_as_a_constant() -> None:
     """B34: its gradient would be lost; that is an error, at the first call and at later ones."""
     w, x, c = variable([2.0]), variable([3.0]), go.array([3.0])
