@@ -13,6 +13,7 @@ import sys
 import threading
 import traceback
 import warnings
+import weakref
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
@@ -36,6 +37,9 @@ _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _OWN_CODE = tuple(
     os.path.join(_ROOT, d) + os.sep for d in ("dialect", "lowering", "nn", "optim", "runtime")
 )
+
+ARRAYS = "arrays"
+"""Under which graphs of a module share what arrays they have as constants, weakly."""
 
 DATA, PARAMETER, AUXILIARY = "data", "param", "aux"
 """The roles an input can have."""
@@ -242,6 +246,7 @@ class Graph(builders.Builder):
         """
         if not isinstance(value, Tensor):
             if hasattr(value, "graph"):  # an array, with numbers
+                self.shared.setdefault(ARRAYS, []).append(weakref.ref(value))
                 if value.needs_gradient:
                     self._warn_of_constant(value)
                 made = ConstantOp.append(self, (), {"value": as_array(np.asarray(value))}, None)

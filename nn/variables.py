@@ -3,10 +3,8 @@
 
 from typing import Any
 
-import numpy as np
-
 from ..runtime import autograd, tape
-from ..runtime.array import Array, of_value, write
+from ..runtime.array import Array
 
 FROZEN = "null"
 """The gradient request of parameters that are not trained for now."""
@@ -34,5 +32,4 @@ def ask(x: Array, grad_req: str) -> None:
 
 def zero(x: Array) -> None:
     """Set the gradient of a variable to zero; its next use needs a backward first."""
-    write(x.grad, of_value(np.zeros(x.shape, x.dtype)), "zero_grad")  # type: ignore[arg-type]
-    autograd.consume(x)
+    autograd.zero_grad(x)

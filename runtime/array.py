@@ -174,7 +174,8 @@ class Array(Operators):
             self._view = self._source = None
             lease, self._lease = self._lease, None
             # Arrays of the same storage, and ops that are put off, have the view, too.
-            is_free = self._host() is None and self._owner is None and getrefcount(view) == 2
+            ours = getrefcount(view) == (2 if lease is None else 3)
+            is_free = self._host() is None and self._owner is None and ours
             return Donation(self, view, lease, is_free)
 
     def is_shared(self) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..dialect import builder as builders
-from ..dialect.base import OPS
+from ..dialect.base import OPS, REQUIRED
 from ..dialect.control import DerivativeOp
 from ..errors import ArgumentError, OpError
 from ..lowering.target import target as find_target
@@ -88,6 +88,9 @@ def invoke(op: str, inputs: Any, **attributes: Any) -> Any:
         if attribute not in op_class.ATTRIBUTES:
             known = ", ".join(op_class.ATTRIBUTES) or "none"
             raise op_class.error(f"attributes out of: {known}", f"'{attribute}'")
+    for field, (kind, default) in op_class.ATTRIBUTES.items():
+        if default is REQUIRED and field not in attributes:
+            raise op_class.error(f"attribute '{field}' like {kind.example}", "none")
     operands = tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
     fields = op_class.OPERANDS
     least = sum(not variadic for variadic in fields.values())

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ..dialect import trees
-from ..dialect.graph import Graph
+from ..dialect.graph import DATA, Graph
 from ..dialect.types import TensorSpec
 from ..errors import ArgumentError, GradientError, TraceError
 from . import lazy
@@ -197,7 +197,7 @@ def get_graph(
     named = _named(name, leaves, inputs)
     number = {id(array): i for i, (_, array) in enumerate(named)}
     reads = {(x.serial, 0): number[id(x.array)] for x in leaves if id(x.array) in number}
-    graph = build(name, [(n, array.spec) for n, array in named], reads, nodes, refs)
+    graph = build(name, [(n, array.spec, DATA) for n, array in named], reads, nodes, refs)
     graph.out_tree = structure
     return graph
 

@@ -165,7 +165,7 @@ class CachedFunction(Inspected, Watched):
             arguments = positional(self.fn, arguments, keywords)
         if state.deferred is not None:
             return self._deferred(arguments)
-        if state.recording and tape_calls.is_differentiated(arguments):
+        if state.recording and tape_calls.is_differentiated(self, arguments):
             return tape_calls.call(self, arguments, out)
         key = [mode_like(self._own_mode) if self._own_mode else current_mode(), len(arguments)]
         for x in arguments:  # what most calls are: arrays, and no more; as _leaves and _key have it

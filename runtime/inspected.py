@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ..dialect import modes
 from ..dialect.auxiliary import auxiliary_inputs
 from ..dialect.control import symbols
-from ..dialect.graph import Graph, argument_names, function_name, trace
+from ..dialect.graph import ARRAYS, Graph, argument_names, function_name, trace
 from ..dialect.mlir import ir
 from ..dialect.modes import current_mode, mode_like
 from ..errors import ArgumentError, GradientError
@@ -19,6 +19,8 @@ from .options import GradReq, Options
 from .requests import owners_of, requests_of
 from .serial import serialized
 from .signature import Signature
+from .state import state
+from .tape_calls import check_constants
 
 if TYPE_CHECKING:
     from .memory import MemoryReport
@@ -40,6 +42,7 @@ class Inspected:
         self.target = options.target
         self.remat = options.remat
         self._grad_req = options.grad_req
+        self.constants: list[Any] = []  # weakly, arrays that traces met besides the arguments
 
     @property
     def name(self) -> str:
@@ -61,6 +64,11 @@ class Inspected:
         with modes.mode(self._mode()):
             graph = trace(self.fn, *specs, parameters=self.options.param or ())
         graph.set_auxiliary(self.options.auxiliary)
+        for ref in graph.shared.get(ARRAYS, []):
+            if all(ref is not known for known in self.constants):
+                self.constants.append(ref)
+        if state.recording:
+            check_constants(self)
         return graph
 
     def input_names(self, *specs: Any) -> list[str]:

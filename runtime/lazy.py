@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
+from ..dialect.graph import DATA
 from ..dialect.types import TensorSpec
 from ..errors import CompileError
 from ..lowering.target import target as find_target
@@ -191,7 +192,7 @@ def _compiled(
     target: str,
 ) -> Any:
     """What runs a graph like that of these nodes, or the error that it cannot be compiled with."""
-    inputs = [(f"x{i}", TensorSpec(x.shape, x.dtype)) for i, x in enumerate(leaves)]
+    inputs = [(f"x{i}", TensorSpec(x.shape, x.dtype), DATA) for i, x in enumerate(leaves)]
     graph = build("eager", inputs, reads, nodes, outputs)
     try:
         return bind(graph, find_target(target), parts={"mode": "train"}, history=_history)

@@ -17,7 +17,7 @@ import numpy as np
 from ..dialect import builder as builders
 from ..dialect.base import Op
 from ..dialect.creation import constant
-from ..dialect.graph import DATA, Graph, user_frame
+from ..dialect.graph import Graph, user_frame
 from ..dialect.mlir import ir
 from ..dialect.types import TensorSpec
 from .array import Array, of_value
@@ -197,16 +197,16 @@ def needed(refs: Sequence[Ref], whole: bool = False) -> list[Node]:
 
 def build(
     name: str,
-    inputs: Sequence[tuple[str, TensorSpec]],
+    inputs: Sequence[tuple[str, TensorSpec, str]],
     reads: dict[Any, int],
     nodes: Sequence[Node],
     outputs: Sequence[Ref],
 ) -> Graph:
-    """The graph of nodes. `inputs` are its inputs by name and type, `reads` says by the identities
+    """The graph of nodes. `inputs` are its inputs: name, type and role. `reads` says by identities
     of operands (see `identity`) which input they read; other elements are constants.
     """
     graph = Replayed(name)
-    tensors = [graph.input(n, spec, role=DATA) for n, spec in inputs]
+    tensors = [graph.input(n, spec, role=role) for n, spec, role in inputs]
     values = {key: tensors[i] for key, i in reads.items()}
     scopes = builders.scopes()
     before, scopes[:] = list(scopes), []  # names have their scopes already

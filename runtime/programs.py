@@ -155,8 +155,12 @@ def rule(
     needs: tuple[bool, ...],
 ) -> Rule:
     """The backward of an op on arrays; see Rule."""
-    values = [v.hex() if type(v) is float else v for v in attributes.values()]  # -0.0 is not 0.0
-    key = (op_class, *values, *[(a.shape, a.dtype) for a in arrays], needs)
+    parts: list[Any] = [op_class, needs]
+    for a in arrays:
+        parts += a.shape, a.dtype
+    for v in attributes.values():
+        parts.append(v.hex() if type(v) is float else v)  # -0.0 is not 0.0
+    key = tuple(parts)
     try:
         return _known[key]
     except KeyError:

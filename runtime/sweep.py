@@ -80,15 +80,16 @@ def reachable(heads: Sequence[History], first: int = 0, whole: bool = True) -> l
         node = left.pop()
         if node in found:
             continue
+        found.add(node)
+        if node.number < first:
+            continue
         if node.freed and whole:
             raise GradientError(
                 "backward expected a recorded graph, got one that was freed, in whole or in part, "
                 f"by an earlier backward (at the result of {node.name}); give that one "
                 "retain_graph=True, or take .detach() of what comes from before it"
             )
-        found.add(node)
-        if node.number >= first:
-            left.extend(p.node for p in node.parents if p is not None)
+        left.extend(p.node for p in node.parents if p is not None)
     return sorted(found, key=lambda n: n.number)
 
 

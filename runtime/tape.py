@@ -193,12 +193,14 @@ class OpNode(Node):
     ) -> None:
         backward = rule.program
         self.read: tuple[Any, ...] = ()
-        if isinstance(backward, Program):
+        if type(backward) is Program:
             if None in backward.gradients:  # states have no gradient: nothing of them is kept
                 found = zip(parents, backward.gradients, strict=True)
                 parents = tuple(None if g is None else p for p, g in found)
             inputs, outputs, _ = backward.reads
-            self.read = (*[keep(arrays[i]) for i in inputs], *[keep(results[i]) for i in outputs])
+            if inputs or outputs:
+                kept = [arrays[i] for i in inputs] + [results[i] for i in outputs]
+                self.read = tuple([keep(x) for x in kept])
         super().__init__(parents, len(results))
         self.rule = rule
 

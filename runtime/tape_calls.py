@@ -19,6 +19,7 @@ from .tape import History, Node, keep, needed, placed
 
 if TYPE_CHECKING:
     from .function import CachedFunction
+    from .inspected import Inspected
     from .recorded import Differentiable, Pullback
 
 
@@ -70,11 +71,29 @@ class CallNode(Node):
         return [None if p is None else next(found) for p in self.parents]
 
 
-def is_differentiated(arguments: tuple[Any, ...]) -> bool:
-    """Whether the gradient of an array among the arguments is asked for, outside a trace."""
-    return builders.current() is None and any(
-        needed(x) is not None for x in trees.leaves(arguments)
-    )
+def is_differentiated(function: "CachedFunction", arguments: tuple[Any, ...]) -> bool:
+    """Whether the gradient of an array among the arguments is asked for, outside a trace.
+    GradientError where that of a constant is.
+    """
+    if builders.current() is not None:
+        return False
+    if function.constants:
+        check_constants(function)
+    return any(needed(x) is not None for x in trees.leaves(arguments))
+
+
+def check_constants(function: "Inspected") -> None:
+    """Raise where the gradient of an array is asked for that a compiled function has as a
+    constant.
+    """
+    for ref in function.constants:
+        array = ref()
+        if array is not None and needed(array) is not None:
+            raise GradientError(
+                f"the compiled function '{function.name}' expected only its arguments to be "
+                f"variables while recording, got one of type {array.spec} that it uses besides "
+                "them, which is a constant to it; pass it as an argument, or use go.hybridize"
+            )
 
 
 def call(function: "CachedFunction", arguments: tuple[Any, ...], out: Any) -> Any:

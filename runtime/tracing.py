@@ -14,7 +14,7 @@ import numpy as np
 
 from ..dialect import builder as builders
 from ..dialect import modes, trees
-from ..dialect.graph import Graph, function_name
+from ..dialect.graph import DATA, PARAMETER, Graph, function_name
 from ..errors import TraceError
 from . import lazy
 from .array import Array, of_value
@@ -275,7 +275,8 @@ class _Finish:
         nodes = needed(self.outputs)
         inputs = self._inputs(nodes)
         reads = {(leaf.serial, 0): i for i, leaf in enumerate(inputs)}
-        named = list(zip(self._names(inputs), (leaf.specs[0] for leaf in inputs), strict=True))
+        names, specs = self._names(inputs), [leaf.specs[0] for leaf in inputs]
+        named = list(zip(names, specs, map(self._role, inputs), strict=True))
         graph = build(self.scope.name, named, reads, nodes, self.outputs)
         traced = Traced(graph, *self._compiled(graph, inputs, donate, options))
         traced.constants = [] if inputs else lazy.evaluate(self.outputs)
@@ -356,6 +357,11 @@ class _Finish:
             where[number[id(leaf.array)]].path if id(leaf.array) in number else f"captured{i}"
             for i, leaf in enumerate(inputs)
         ]
+
+    def _role(self, leaf: Leaf) -> str:
+        """Arrays whose gradient is asked for are trained."""
+        mark = self.scope.before[id(leaf.array)].mark
+        return DATA if mark is None or mark.request == "null" else PARAMETER
 
     def _fresh(self) -> list[tuple[Any, bool]]:
         """Arrays whose gradient was filled, or used, and which it is now."""

@@ -123,7 +123,11 @@ class Walk:
                 self._key += kind, repr(x)  # 0.0 and -0.0 differ, and a NaN is one
                 self.places.append((place, x))
             elif kind is np.ndarray and given:
-                self._take(x, place)
+                self.places.append((place, x))
+                if id(x) in self._seen:
+                    self._key += "seen", self._seen[id(x)]
+                else:
+                    self._take(x, place)
             elif id(x) in self._seen:
                 self._key += "seen", self._seen[id(x)]
             else:
@@ -218,6 +222,10 @@ class Walk:
         for name in slots_of(type(x)):
             if hasattr(x, name):
                 found.append((getattr(x, name), Place(place, x, ATTRIBUTE, name)))
+        for base in user_classes(type(x)):  # what instances have in common
+            for name, value in vars(base).items():
+                if type(value) in _SHARED and not name.startswith("__"):
+                    found.append((value, Place(place, base, ATTRIBUTE, name)))
         methods = [(fn, Place(place, x, ATTRIBUTE, None)) for fn in methods_of(type(x))]
         return found + methods
 
@@ -253,8 +261,19 @@ def is_own(kind: type) -> bool:
     return is_user_code(file) if file else kind.__module__ == "__main__"
 
 
+_SHARED = (Array, float, complex, dict, list, tuple, *_SIMPLE)
 _PACKAGE = __name__.split(".", maxsplit=1)[0]
 _LOOKED_INTO = (f"{_PACKAGE}.nn", f"{_PACKAGE}.optim")
+
+
+@functools.lru_cache(maxsize=4096)
+def user_classes(kind: type) -> tuple[type, ...]:
+    """The class and its bases that are the user's."""
+    files = [getattr(sys.modules.get(c.__module__), "__file__", None) for c in kind.__mro__]
+    pairs = zip(kind.__mro__, files, strict=True)
+    return tuple(
+        c for c, file in pairs if c.__module__ == "__main__" or (file and is_user_code(file))
+    )
 
 
 @functools.lru_cache(maxsize=4096)

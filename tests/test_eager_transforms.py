@@ -218,6 +218,16 @@ def test_closures_over_variables() -> None:
     np.testing.assert_allclose(w.grad, want(w.numpy()), 1e-6)
 
 
+def test_closures_over_what_was_freed() -> None:
+    """B35: what is outside of a function need not be there for gradients by its arguments."""
+    w = variable([1.0, 2.0])
+    with go.record():
+        h = w * 2.0
+    h.backward()
+    np.testing.assert_allclose(go.grad(lambda x: (x * h).sum())(w), [2, 4])
+    np.testing.assert_allclose(go.grad(go.checkpoint(lambda x: (x * h).sum()))(w), [2, 4])
+
+
 def test_a_variable_is_an_argument() -> None:
     """B31: it is neither marked nor filled; its gradient is returned."""
     w = variable([1.0, 2.0])

@@ -129,6 +129,55 @@ def test_containers_objects_and_functions_are_walked() -> None:
     assert float(f(go.array(np.float32(1)))) == 34
 
 
+def test_attributes_of_classes() -> None:
+    class Net:
+        scale = go.array(f32(2))
+        power = 1
+
+        def __call__(self, x: Any) -> Any:
+            type(self).scale = type(self).scale + 1
+            return x * self.scale**self.power
+
+    net, f = Net(), hybridize(Net())
+    assert f(f32(2)).tolist() == [0, 2] and Net.scale.tolist() == [1, 2]
+    Net.scale = go.array(f32(2) + 5)
+    assert f(f32(2)).tolist() == [0, 7] and Net.scale.tolist() == [6, 7]
+    Net.power = 2
+    assert f(f32(2)).tolist() == [0, 64] and net.scale.tolist() == [7, 8]
+
+
+def test_arrays_that_are_put_off() -> None:
+    """Lazy ops before a call, and after it."""
+    w = go.array(f32(3))
+    f = hybridize(lambda x: w.__iadd__(x) * 2)
+    with go.eager_mode("lazy"):
+        w += 1
+        y = f(w * 3) + w
+    assert y.tolist() == [12, 24, 36] and w.tolist() == [4, 8, 12]
+
+
+def test_a_view_at_the_end() -> None:
+    """C031: a function that ends in a pure view, differentiated."""
+    x = go.array(f32(2, 3))
+    x.attach_grad()
+    f = hybridize(lambda x: x.T.reshape(-1))
+    with go.record():
+        y = f(x)
+    y.backward()
+    assert x.grad is not None and x.grad.tolist() == [[1] * 3] * 2
+
+
+def test_reversed_slices() -> None:
+    """C043: an assignment to a reversed slice."""
+
+    def f(base: Any, x: Any) -> Any:
+        base[::-1] += 2 * x[::-1]
+        return base
+
+    base = go.array(np.zeros(6, np.float32))
+    assert hybridize(f)(base, f32(6)) is base and base.tolist() == [0, 2, 4, 6, 8, 10]
+
+
 def test_arrays_that_are_shared() -> None:
     """C040: one array in two places is one input, and a signature of its own."""
 
@@ -208,7 +257,7 @@ def test_writes_are_there_after_each_call() -> None:
 
 def test_a_lost_update() -> None:
     """C034: a parameter updated inside, with only the loss returned."""
-    w = go.array(np.float32([1]))
+    w = go.array(np.float32([1]))  # type: ignore
     w.attach_grad()
 
     @hybridize
@@ -216,7 +265,7 @@ def test_a_lost_update() -> None:
         with go.record():
             loss = (w * w).sum()
         loss.backward()
-        w.__isub__(0.1 * w.grad)
+        w.__isub__(0.1 * w.grad)  # type: ignore
         return loss
 
     seen = [w.item()] + [(step(), w.item())[1] for _ in range(5)]
@@ -230,6 +279,8 @@ def test_numpy_arguments_are_written_back() -> None:
 
     x = f32(3)
     assert hybridize(f)(x).tolist() == [2, 4, 6] and x.tolist() == [1, 2, 3]
+    both = hybridize(lambda x, y: f(x) + y)
+    assert both(x, x).tolist() == [6, 9, 12] and x.tolist() == [2, 3, 4]
 
 
 def test_arrays_are_put_in_other_places() -> None:
@@ -283,7 +334,7 @@ def test_whole_training_steps() -> None:
         with pytest.raises(GradientError, match="was not filled by a backward since"):
             opt.step()
         arrays = {path: x.tolist() for path, x in net.arrays().items()}
-        grads = {path: x.grad.tolist() for path, x in net.parameters().items()}
+        grads = {path: x.grad.tolist() for path, x in net.parameters().items()}  # type: ignore
         return [losses, arrays, grads, int(opt.count)]
 
     assert train(hybridize) == train(lambda f: f)

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Modes of eager ops, ops that are put off, and deferred compute; what needs no compiler."""
 
+import functools
 import gc
+import re
+import sys
 import threading
 import weakref
 from collections.abc import Iterator
@@ -19,7 +22,7 @@ from gradopt.errors import (
     OpError,
     TraceError,
 )
-from gradopt.runtime import lazy
+from gradopt.runtime import compiler, lazy
 from gradopt.runtime.state import state
 
 
@@ -101,7 +104,7 @@ def test_errors_are_raised_at_the_users_line(mode: str) -> None:
     """Shapes and types are checked when an op is called, in every mode."""
     x = go.array(f32(2, 3))
     with go.eager_mode(mode), pytest.raises(OpError, match="expected"):
-        x @ x
+        _ = x @ x
     with go.eager_mode(mode), pytest.raises(OpError, match="sum' op expected an axis in"):
         go.sum(x, axis=7)
 
@@ -127,6 +130,7 @@ def test_invoke_in_a_trace() -> None:
         (lambda x: go.invoke("vjp", x), "expected the name of an op on arrays, got 'vjp'"),
         (lambda x: go.invoke("exp", [x, x]), r"exp' op expected operands \(x\), got 2 of them"),
         (lambda x: go.invoke("exp", x, axis=1), "exp' op expected attributes out of: none, got 'a"),
+        (lambda x: go.invoke("sum", x), r"sum' op expected attribute 'axes' like .* got none"),
         (lambda x: go.invoke("add", [x, x[0]]), "add' op expected operands of one type"),
     ],
 )
@@ -270,7 +274,7 @@ def test_memory_that_is_put_off_is_not_overwritten() -> None:
         assert into(f32(3) + 5, out=y).tolist() == [10, 12, 14]
         assert a.tolist() == b.tolist() == [1, 2, 3]
         with pytest.raises(DonationError, match="was used after it had been donated"):
-            x + 1
+            _ = x + 1
 
 
 def test_arrays_are_read_in_other_threads() -> None:
@@ -327,6 +331,28 @@ def test_a_failure_is_raised_again_and_nothing_is_lost(monkeypatch: pytest.Monke
         go.config.target = "reference"
         np.testing.assert_array_equal(y.numpy(), np.exp(f32(3)))
         np.testing.assert_array_equal(z.numpy(), np.tanh(f32(3)))
+
+
+def test_an_error_names_the_op_and_the_users_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the compiler says of a place is said of the op, and of the line that called it."""
+
+    def refuse(self: Any, source: bytes, *unused: Any) -> Any:
+        file, line = re.findall(r'"([^"]*test_lazy.py)":(\d+)', source.decode())[-1]
+        said = f"{file}:{line}:0: error: too hard"
+        return {"ok": False, "stage": "codegen", "diagnostics": [said]}, b""
+
+    monkeypatch.setattr(compiler.Worker, "compile", refuse)
+    monkeypatch.setattr(lazy, "bind", functools.partial(lazy.bind, disk_cache=False))
+    go.config.target = "cpu"
+    x = go.array(f32(3, 11))
+    with go.eager_mode("lazy"):
+        y = go.tanh(x)
+        line = sys._getframe().f_lineno - 1
+        pattern = rf"op: gradopt.tanh\nlocation: .*test_lazy.py:{line}\n"
+        with pytest.raises(CompileError, match=pattern):
+            y.numpy()
+        go.config.target = "reference"
+        np.testing.assert_array_equal(y.numpy(), np.tanh(f32(3, 11)))
 
 
 def test_clear_cache_forgets_graphs() -> None:

@@ -849,6 +849,25 @@ def test_functions_recorded_with_states_and_numpy() -> None:
     close(x.grad, [[0, 0], [4, 4], [0, 0], [2, 2]])
 
 
+@pytest.mark.filterwarnings("ignore:an array of type .* whose gradient is asked for")
+def test_a_variable_that_a_compiled_function_has_as_a_constant() -> None:
+    """B34: its gradient would be lost; that is an error, at the first call and at later ones."""
+    w, x, c = variable([2.0]), variable([3.0]), go.array([3.0])
+    fn = go.compile(lambda x: x * w, target="reference")
+    for given in (x, c):
+        with go.record(), pytest.raises(GradientError, match=r"'lambda' expected only its arg"):
+            fn(given)
+    close(fn(x), [6])
+    with go.record():
+        with pytest.raises(GradientError, match=r"pass it as an argument, or use go.hybridize"):
+            fn(x)
+        with go.pause():
+            close(fn(x), [6])
+        w.drop_grad()
+        fn(x).backward()
+    close(x.grad, [2])
+
+
 def test_gradients_can_be_added_in_a_recorded_backward() -> None:
     """B34: create_graph with buffers: x.grad is part of the graph, and can be differentiated."""
     x = variable([2.0])
