@@ -31,6 +31,9 @@ GRADOPT_COMPILE_TIMEOUT does not say otherwise.
 """
 
 
+NOT_THERE = re.compile(r"\b(ImportError|ModuleNotFoundError)\b")
+"""How Python says that a package is missing or damaged."""
+
 _log = logging.getLogger("gradopt.compile")
 _memory_log = logging.getLogger("gradopt.memory")
 
@@ -120,10 +123,13 @@ class Worker:
         return b"".join(parts)
 
     def _last_words(self) -> str:
-        """The first lines of what the process wrote to stderr, which can be megabytes."""
+        """The first lines of what the process wrote to stderr, which can be megabytes; of a Python
+        error the last.
+        """
         self._errors.seek(0)
-        text = self._errors.read(4096).decode(errors="replace").strip()
-        return ": " + " | ".join(text.splitlines()[:2])[:300] if text else ""
+        lines = self._errors.read(4096).decode(errors="replace").strip().splitlines()
+        said = lines[-1:] if lines and lines[0].startswith("Traceback (") else lines[:2]
+        return ": " + " | ".join(said)[:300] if said else ""
 
     def _kill(self) -> None:
         if self._process is not None and self._owner == os.getpid():
@@ -234,6 +240,12 @@ def _down_the_ladder(
                 _warn(name, rung, failures[0][1])
             return answer, image
         _log.info("'%s' by IREE: rung '%s' failed, %.2f s", name, rung.name, seconds)
+        if answer["stage"] == "crash" and NOT_THERE.search(answer["diagnostics"][0]):
+            raise CompileError(
+                f"'{name}' for target '{target.name}' expected IREE's compiler, but "
+                f"{answer['diagnostics'][0]}; install the package iree-base-compiler, or use "
+                "target 'reference', which needs no compiler"
+            )
         failures.append((rung, answer))
     raise CompileError(_explain(text, target, name, failures, locate))
 

@@ -254,7 +254,8 @@ def _as_it_was(scope: Trace, before: Walk, again: Callable[[], Walk]) -> Iterato
         saved.put_back()
         for where, old, _ in list(differences(before, again())):
             where.set(old)  # cells, globals, slots
-        scope.own.clear()
+        for known in (scope.own, scope.before, scope.written, scope.leaves):
+            known.clear()  # arrays that leaked hold the scope, and nothing more
 
 
 class _Finish:

@@ -3,8 +3,11 @@
 
 import functools
 import gc
+import os
 import re
+import subprocess
 import sys
+import textwrap
 import threading
 import weakref
 from collections.abc import Iterator
@@ -353,6 +356,34 @@ def test_an_error_names_the_op_and_the_users_line(monkeypatch: pytest.MonkeyPatc
             y.numpy()
         go.config.target = "reference"
         np.testing.assert_array_equal(y.numpy(), np.tanh(f32(3, 11)))
+
+
+def test_without_a_compiler(tmp_path: Any) -> None:
+    """Where IREE's compiler is not installed, the error says so, and what to do."""
+    package = tmp_path / "iree" / "compiler"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("raise ImportError('nothing here')")
+    program = """
+        import gradopt as go
+        with go.eager_mode("lazy"):
+            y = go.tanh(go.array([0.0]))
+            try:
+                print(y)
+            except Exception as error:
+                print(error)
+            go.config.target = "reference"
+            print(y)
+    """
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    about = {"PYTHONPATH": path, "GRADOPT_CACHE_DIR": str(tmp_path / "cache")}
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        env={**os.environ, **about}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    said, value = done.stdout.splitlines()
+    assert "'eager' for target 'cpu' expected IREE's compiler, but" in said
+    assert "ImportError: nothing here; install the package iree-base-compiler, or use" in said
+    assert value == "Array([0.], dtype=float32)"
 
 
 def test_clear_cache_forgets_graphs() -> None:
