@@ -132,12 +132,15 @@ def parameters(name: str) -> tuple[dict[str, str], set[str]]:
     return names, {theirs[:-1] for theirs, _, _ in pairs if theirs.endswith("!")}
 
 
+_signature = functools.cache(inspect.signature)
+
+
 def _arguments(function: Any, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], Any] | None:
     """The arguments for our function of those for NumPy's; None where it has not all of them."""
     names, needed = parameters(function.__name__)
     if "*operands" in names:
         return None if kwargs else (args, {})
-    found = inspect.signature(function)
+    found = _signature(function)
     bound = found.bind(*args, **kwargs)
     defaults = {n: p.default for n, p in found.parameters.items() if n not in names}
     given = {n: v for n, v in bound.arguments.items() if v is not defaults.get(n, bound)}
