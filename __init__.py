@@ -3,10 +3,12 @@
 
 # ruff: noqa: A004 - NumPy's names are the point
 import importlib as _importlib
+import math as _math
 import typing as _typing
 
 from . import nn, optim
-from .dialect import checkpoint_policies
+from .dialect import checkpoint_policies, linalg
+from .dialect import operators as _operators
 from .dialect.activation import (
     celu,
     elu,
@@ -48,7 +50,7 @@ from .dialect.arithmetic import (
 from .dialect.arrange import diagonal, diff, matrix_trace, repeat, roll, tile, tril, triu
 from .dialect.attention import attention, rotary
 from .dialect.batch_norm import batch_norm
-from .dialect.bits import count_leading_zeros, popcount, shift_right_logical
+from .dialect.bits import count_leading_zeros, nextafter, popcount, shift_right_logical
 from .dialect.blend import (
     deg2rad,
     div_no_nan,
@@ -61,7 +63,14 @@ from .dialect.blend import (
 )
 from .dialect.blocks import depth_to_space, space_to_depth
 from .dialect.builder import name_scope
-from .dialect.contraction import dot, dot_general, matmul, outer, tensordot
+from .dialect.contraction import (
+    dot,
+    dot_general,
+    matmul,
+    outer,
+    tensordot,
+    vecdot,
+)
 from .dialect.control import optimization_barrier, stop_gradient, tag
 from .dialect.convolution import conv, conv_transpose
 from .dialect.counting import (
@@ -75,14 +84,24 @@ from .dialect.counting import (
 from .dialect.creation import (
     arange,
     constant,
+    empty,
+    empty_like,
     eye,
     full,
     full_like,
     iota,
+    linspace,
     ones,
     ones_like,
     zeros,
     zeros_like,
+)
+from .dialect.datatypes import (
+    can_cast,
+    finfo,
+    iinfo,
+    isdtype,
+    result_type,
 )
 from .dialect.distance import (
     bce,
@@ -162,7 +181,16 @@ from .dialect.reduction import (
 from .dialect.resize import adaptive_avg_pool, adaptive_max_pool, resize, upsample
 from .dialect.response_norm import local_response_norm
 from .dialect.rules import checkpoint, custom_vjp
-from .dialect.scan import cumlogsumexp, cummax, cummin, cumprod, cumsum, linear_scan
+from .dialect.scan import (
+    cumlogsumexp,
+    cummax,
+    cummin,
+    cumprod,
+    cumsum,
+    cumulative_prod,
+    cumulative_sum,
+    linear_scan,
+)
 from .dialect.scatter import (
     put_along_axis,
     scatter_max,
@@ -172,10 +200,20 @@ from .dialect.scatter import (
     segment_max,
     segment_sum,
 )
+from .dialect.sets import (
+    unique_all,
+    unique_counts,
+    unique_inverse,
+    unique_values,
+)
 from .dialect.shape import (
+    broadcast_arrays,
     broadcast_to,
     expand_dims,
+    matrix_transpose,
+    meshgrid,
     moveaxis,
+    permute_dims,
     reshape,
     squeeze,
     swapaxes,
@@ -193,6 +231,23 @@ from .dialect.shrink import (
 from .dialect.slicing import concat, flip, split, stack, unstack
 from .dialect.sort import argsort, median, quantile, searchsorted, sort, top_k
 from .dialect.special import digamma, erf, erf_inv, erfc, lgamma, polygamma
+from .dialect.standard import (
+    astype,
+    bitwise_invert,
+    bitwise_left_shift,
+    bitwise_right_shift,
+    conj,
+    divide,
+    imag,
+    isfinite,
+    isinf,
+    isnan,
+    multiply,
+    negative,
+    positive,
+    real,
+    subtract,
+)
 from .dialect.tensor import Tensor
 from .dialect.transcendental import (
     acos,
@@ -225,7 +280,22 @@ from .dialect.transcendental import (
     tanh,
 )
 from .dialect.transform import grad, jvp, value_and_grad, vjp
-from .dialect.types import TensorSpec
+from .dialect.types import (
+    TensorSpec,
+    bfloat16,
+    float16,
+    float32,
+    float64,
+    int8,
+    int16,
+    int32,
+    int64,
+    uint8,
+    uint16,
+    uint32,
+    uint64,
+)
+from .dialect.types import bool_ as _bool
 from .runtime import autograd
 from .runtime import generator as random
 from .runtime import imperative as _imperative
@@ -239,11 +309,17 @@ from .runtime.dispatch import block_until_ready
 from .runtime.dlpack import from_dlpack
 from .runtime.function import CachedFunction, compile, deserialize
 from .runtime.hybrid import HybridFunction, hybridize
+from .runtime.info import __array_namespace_info__
 from .runtime.modules import clear_cache
 from .runtime.recorded import Pullback
 from .runtime.why import Miss, why
 
 __version__ = "0.1.0"
+__array_api_version__ = _operators.VERSIONS[-1]
+
+bool = _bool  # noqa: A001 - the standard's name
+e, pi, inf, nan = _math.e, _math.pi, _math.inf, _math.nan
+newaxis = None
 
 if _typing.TYPE_CHECKING:
     from .lowering import services

@@ -34,6 +34,10 @@ class OpError(GradoptError, ValueError):
     """True once the message starts with the user's source line."""
 
 
+class PlaceError(OpError, IndexError):
+    """An axis or an index is outside the tensor, or there are more of them than it has axes."""
+
+
 class TraceError(GradoptError, TypeError):
     """A Python function or graph cannot be captured as it is written."""
 

@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 
 from .base import NO_GRADIENT, function, in_float32
-from .elementwise import ANY, FLOAT, Binary, Unary, mul_no_nan
-from .logic import select
+from .elementwise import ANY, FLOAT, Binary, Unary, as_tensor, mul_no_nan
+from .logic import is_inf, select
+from .types import is_integer
 
 
 class AddOp(Binary, name="add"):
@@ -74,13 +75,17 @@ def _guarded(divide: Any, lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
 
 class FloorDivideOp(Binary, name="floor_divide"):
     """Quotient rounded down, as Python's `//`: y = (lhs - lhs % rhs) / rhs; integers by 0 give 0.
+    Of infinities as the quotient, which has no fraction: inf // 2 = inf, -1 // inf = -0.
 
     Example: `%y = "gradopt.floor_divide"(%a, %b) : (tensor<4xi32>, tensor<4xi32>) -> tensor<4xi32>`
     """
 
     @staticmethod
     def reference(lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
-        return _guarded(np.floor_divide, lhs, rhs)
+        quotient = _guarded(np.floor_divide, lhs, rhs)
+        if lhs.dtype.kind != "f":
+            return quotient
+        return np.where(np.isinf(lhs) | np.isinf(rhs), lhs / rhs, quotient)
 
     vjp = NO_GRADIENT
 
@@ -97,8 +102,9 @@ class RemainderOp(Binary, name="remainder"):
         return _guarded(np.remainder, lhs, rhs)
 
     def vjp(self, ct: Any) -> list[Any]:
-        """dlhs = ct, drhs = -ct * floor(lhs / rhs)"""
-        return [ct, mul_no_nan(ct, -floor_divide(self.lhs, self.rhs))]
+        """dlhs = ct, drhs = -ct * floor(lhs / rhs), which is -1 where y = rhs = +-inf"""
+        moved = self.y.equal(self.rhs) & is_inf(self.rhs)
+        return [ct, mul_no_nan(ct, select(moved, 1, -floor_divide(self.lhs, self.rhs)))]
 
 
 class FmodOp(Binary, name="fmod"):
@@ -204,64 +210,66 @@ class SignOp(Unary, name="sign"):
     vjp = NO_GRADIENT
 
 
-class FloorOp(Unary, name="floor"):
+class Rounding(Unary):
+    """A whole number near x. The functions give integers back as they are."""
+
+    KIND = FLOAT
+    vjp = NO_GRADIENT
+
+    @classmethod
+    def build(cls, *operands: Any, name: str | None = None, **attributes: Any) -> Any:
+        (x,) = operands
+        if hasattr(x, "dtype") and is_integer(x.dtype):
+            return as_tensor(x)
+        return super().build(x, name=name, **attributes)
+
+
+class FloorOp(Rounding, name="floor"):
     """Largest whole number not above x.
 
     Example: `%y = "gradopt.floor"(%x) : (tensor<4xf32>) -> tensor<4xf32>`
     """
 
-    KIND = FLOAT
     reference = staticmethod(np.floor)
-    vjp = NO_GRADIENT
 
 
-class CeilOp(Unary, name="ceil"):
+class CeilOp(Rounding, name="ceil"):
     """Smallest whole number not below x.
 
     Example: `%y = "gradopt.ceil"(%x) : (tensor<4xf32>) -> tensor<4xf32>`
     """
 
-    KIND = FLOAT
     reference = staticmethod(np.ceil)
-    vjp = NO_GRADIENT
 
 
-class RoundOp(Unary, name="round"):
+class RoundOp(Rounding, name="round"):
     """Nearest whole number, halves to the even one.
 
     Example: `%y = "gradopt.round"(%x) : (tensor<4xf32>) -> tensor<4xf32>`
     """
 
-    KIND = FLOAT
     reference = staticmethod(np.round)
-    vjp = NO_GRADIENT
 
 
-class RoundHalfAwayOp(Unary, name="round_half_away"):
+class RoundHalfAwayOp(Rounding, name="round_half_away"):
     """Nearest whole number, halves away from zero.
 
     Example: `%y = "gradopt.round_half_away"(%x) : (tensor<4xf32>) -> tensor<4xf32>`
     """
-
-    KIND = FLOAT
 
     @staticmethod
     def reference(x: np.ndarray) -> np.ndarray:
         whole = np.trunc(x)
         return whole + np.where(np.abs(x - whole) >= 0.5, np.sign(x), 0)
 
-    vjp = NO_GRADIENT
 
-
-class TruncOp(Unary, name="trunc"):
+class TruncOp(Rounding, name="trunc"):
     """Whole part: x rounded towards zero.
 
     Example: `%y = "gradopt.trunc"(%x) : (tensor<4xf32>) -> tensor<4xf32>`
     """
 
-    KIND = FLOAT
     reference = staticmethod(np.trunc)
-    vjp = NO_GRADIENT
 
 
 add, sub, mul, div = map(function, (AddOp, SubOp, MulOp, DivOp))

@@ -15,6 +15,7 @@ from .creation import constant, iota
 from .elementwise import as_tensor
 from .indexing import take
 from .logic import logical_xor, select
+from .mlir import ir
 from .shape import moveaxis, normalize_axes
 from .slicing import concat, slice_axis
 from .types import TensorSpec, bool_
@@ -329,12 +330,17 @@ def repeat(x: Any, repeats: int | Sequence[int], axis: int | None = None) -> Any
     if axis is None:
         return repeat(x.flatten(), repeats, 0)
     (axis,) = normalize_axes(RepeatOp, axis, x.ndim)
-    if isinstance(repeats, int):
+    if isinstance(repeats, ir.Value):
+        raise RepeatOp.error(
+            "repeats that are known", repeats, "the result's shape must not depend on data"
+        )
+    if np.ndim(repeats) == 0 or np.shape(repeats) == (1,):
+        repeats = int(np.asarray(repeats).reshape(()))
         return RepeatOp.emit(x, repeats=repeats, axis=axis)
     (n,) = known(RepeatOp, x.spec, [axis])
     counts = np.asarray(repeats, np.int64)
     if counts.shape != (n,) or counts.min(initial=0) < 0:
-        raise RepeatOp.error(f"a number of repeats for each of {n} positions", list(repeats))
+        raise RepeatOp.error(f"a number of repeats for each of {n} positions", counts.tolist())
     return take(x, np.repeat(np.arange(n, dtype=np.int32), counts), axis)
 
 

@@ -173,9 +173,11 @@ class Op(Gradopt.Operation, traits=[ext.Pure]):
         raise NotImplementedError(cls)
 
     @classmethod
-    def error(cls, expected: str, got: Any, remedy: str = "") -> OpError:
+    def error(
+        cls, expected: str, got: Any, remedy: str = "", kind: type[OpError] = OpError
+    ) -> OpError:
         """`'gradopt.name' op expected ..., got ...; remedy`"""
-        return OpError(
+        return kind(
             f"'{cls.OPERATION_NAME}' op expected {expected}, got "
             f"{got}{'; ' if remedy else ''}{remedy}"
         )

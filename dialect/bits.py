@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""Counting and moving the bits of integers."""
+"""Counting and moving the bits of integers, and of floating-point numbers."""
+
+from typing import Any
 
 import numpy as np
 
 from .base import NO_GRADIENT, function
-from .elementwise import INTEGER, Binary, Unary
+from .elementwise import FLOAT, INTEGER, Binary, Unary
+from .types import int16, int32, int64
 
 
 def unsigned(x: np.ndarray) -> np.ndarray:
@@ -61,6 +64,30 @@ class ShiftRightLogicalOp(Binary, name="shift_right_logical"):
     vjp = NO_GRADIENT
 
 
+WHOLE = {2: int16, 4: int32, 8: int64}
+"""Integers of the width of a floating-point type, by their bytes."""
+
+
+class NextafterOp(Binary, name="nextafter"):
+    """The number of the type next to lhs in the direction of rhs; rhs where they are equal, NaN
+    where either is.
+
+    Example: `%y = "gradopt.nextafter"(%a, %b) : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>`
+    """
+
+    KIND = FLOAT
+    WIDEN = False
+
+    @staticmethod
+    def reference(lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
+        return np.where(lhs == rhs, rhs, np.nextafter(lhs, rhs))  # 0 towards -0 is -0
+
+    def vjp(self, ct: Any) -> list[Any]:
+        """dlhs = ct, drhs = 0"""
+        return [ct, None]
+
+
+nextafter = function(NextafterOp)
 popcount, count_leading_zeros, shift_right_logical = map(
     function, (PopcountOp, CountLeadingZerosOp, ShiftRightLogicalOp)
 )

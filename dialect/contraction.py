@@ -11,7 +11,7 @@ import numpy as np
 from . import builder as builders
 from .base import Ints, Op, Operand, Result
 from .elementwise import NUMERIC, broadcast_shapes, promote_together
-from .shape import transpose
+from .shape import broadcast_arrays, moveaxis, transpose
 from .types import TensorSpec, bool_
 
 
@@ -242,6 +242,22 @@ def tensordot(a: Any, b: Any, axes: int | tuple[Sequence[int], Sequence[int]] = 
     else:
         left, right = [x % a.ndim for x in axes[0]], [x % b.ndim for x in axes[1]]
     return dot_general(a, b, lhs_contract=left, rhs_contract=right)
+
+
+def vecdot(a: Any, b: Any, *, axis: int = -1) -> Any:
+    """Sums of products along `axis` of both, the other axes broadcast."""
+    with builders.owner("dot_general", (a, b)):
+        a, b = promote_together(NUMERIC, (a, b))
+        a, b = (moveaxis(x, axis, -1) for x in (a, b))
+        if a.shape[-1] != b.shape[-1]:
+            raise DotGeneralOp.error(
+                "axes of one extent", f"{a.spec} and {b.spec}", f"see axis {axis}"
+            )
+        a, b = broadcast_arrays(a, b)
+        n = a.ndim - 1
+        return dot_general(
+            a, b, lhs_contract=(n,), rhs_contract=(n,), lhs_batch=range(n), rhs_batch=range(n)
+        )
 
 
 def outer(a: Any, b: Any) -> Any:

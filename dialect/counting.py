@@ -13,7 +13,7 @@ import numpy as np
 from ..errors import OpError
 from . import builder as builders
 from .base import NO_GRADIENT, DType, Int, Op, Operand, Result
-from .creation import constant, full, zeros
+from .creation import constant, elements, full, zeros
 from .elementwise import as_tensor
 from .indexing import scatter_add
 from .logic import select
@@ -102,8 +102,15 @@ def count_nonzero(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
 def nonzero(x: Any, size: int | None = None, fill_value: Any = 0) -> tuple[Any, ...]:
     """Positions (int32) of the first `size` elements that are not 0, in row-major order: a row for
     each axis. What is left over holds `fill_value`, a number or one for each axis.
+
+    Without `size` of all of them, in imperative mode and of constants: how many there are depends
+    on data. OpError for a tensor of a graph.
     """
     with builders.owner("nonzero", (x,)):
+        if size is None and (known := elements(x)) is not None:
+            if known.ndim == 0:
+                raise OpError("nonzero expected at least one axis, got an array of rank 0")
+            return tuple(constant(row.astype(int32)) for row in np.nonzero(known))
         x = as_tensor(x)
         if size is None:
             raise OpError(

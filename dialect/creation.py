@@ -7,6 +7,7 @@ import numpy as np
 
 from ..errors import OpError
 from .base import NO_GRADIENT, DType, Elements, Int, Ints, Op, Result
+from .mlir import ir
 from .types import TensorSpec, as_dtype, bool_, float32, int32, int64, is_float, is_integer
 
 
@@ -106,42 +107,60 @@ def _outside(array: np.ndarray, dtype: np.dtype) -> Any:
     return most if most > limits.max else least if least < limits.min else None
 
 
-def full(shape: int | tuple[int, ...], value: float, dtype: Any = None) -> Any:
-    """A tensor filled with `value`."""
+def full(
+    shape: int | tuple[int, ...], fill_value: float, dtype: Any = None, *, device: Any = None
+) -> Any:
+    """A tensor filled with `fill_value`: a number, or an array of rank 0."""
     extents = np.atleast_1d(np.asarray(shape, object)).tolist()
     if None in extents:
         raise ConstantOp.error("known extents", shape, "use full_like, zeros_like or ones_like")
-    return ConstantOp.emit(value=np.broadcast_to(as_array(value, dtype), extents))
+    if hasattr(fill_value, "graph"):  # a tensor or an Array, which may have a gradient
+        value = fill_value if dtype is None else fill_value.astype(as_dtype(dtype))
+        return placed(value.broadcast_to(tuple(extents)), device)
+    value = np.broadcast_to(as_array(fill_value, dtype), extents)
+    return placed(ConstantOp.emit(value=value), device)
 
 
-def zeros(shape: int | tuple[int, ...], dtype: Any = float32) -> Any:
+def zeros(shape: int | tuple[int, ...], dtype: Any = float32, *, device: Any = None) -> Any:
     """A tensor filled with 0."""
-    return full(shape, 0, dtype)
+    return full(shape, 0, float32 if dtype is None else dtype, device=device)
 
 
-def ones(shape: int | tuple[int, ...], dtype: Any = float32) -> Any:
+def ones(shape: int | tuple[int, ...], dtype: Any = float32, *, device: Any = None) -> Any:
     """A tensor filled with 1."""
-    return full(shape, 1, dtype)
+    return full(shape, 1, float32 if dtype is None else dtype, device=device)
 
 
-def full_like(x: Any, value: float, dtype: Any = None) -> Any:
+def empty(shape: int | tuple[int, ...], dtype: Any = float32, *, device: Any = None) -> Any:
+    """A tensor whose elements may be anything; they are 0, so that programs repeat themselves."""
+    return zeros(shape, dtype, device=device)
+
+
+def full_like(x: Any, fill_value: float, dtype: Any = None, *, device: Any = None) -> Any:
     """A tensor of `x`'s shape (unknown extents included) and dtype, unless given, filled with
-    `value`.
+    `fill_value`.
     """
-    spec = TensorSpec(x.shape, dtype or x.dtype)
+    spec = TensorSpec(x.shape, x.dtype if dtype is None else dtype)
     if spec.is_static:
-        return full(spec.extents, value, spec.dtype)
-    return constant(value, spec.dtype).broadcast_to(spec.shape, like=(x,))
+        return full(spec.extents, fill_value, spec.dtype, device=device)
+    return placed(constant(fill_value, spec.dtype).broadcast_to(spec.shape, like=(x,)), device)
 
 
-def zeros_like(x: Any, dtype: Any = None) -> Any:
+def zeros_like(x: Any, dtype: Any = None, *, device: Any = None) -> Any:
     """Zeros of `x`'s shape and, unless given, dtype."""
-    return full_like(x, 0, dtype)
+    return full_like(x, 0, dtype, device=device)
 
 
-def ones_like(x: Any, dtype: Any = None) -> Any:
+def ones_like(x: Any, dtype: Any = None, *, device: Any = None) -> Any:
     """Ones of `x`'s shape and, unless given, dtype."""
-    return full_like(x, 1, dtype)
+    return full_like(x, 1, dtype, device=device)
+
+
+def empty_like(x: Any, dtype: Any = None, *, device: Any = None) -> Any:
+    """A tensor of `x`'s shape and, unless given, dtype, whose elements may be anything; see
+    `empty`.
+    """
+    return zeros_like(x, dtype, device=device)
 
 
 def iota(shape: tuple[int, ...], axis: int = -1, dtype: Any = int32) -> Any:
@@ -151,7 +170,14 @@ def iota(shape: tuple[int, ...], axis: int = -1, dtype: Any = int32) -> Any:
     return IotaOp.emit(shape=tuple(shape), axis=axis, dtype=as_dtype(dtype))
 
 
-def arange(start: float, stop: float | None = None, step: float = 1, dtype: Any = None) -> Any:
+def arange(
+    start: float,
+    stop: float | None = None,
+    step: float = 1,
+    dtype: Any = None,
+    *,
+    device: Any = None,
+) -> Any:
     """Evenly spaced numbers in [start, stop), or [0, start), as NumPy's arange."""
     if start is None:
         raise ConstantOp.error("a known length", None, "an unknown extent has no arange")
@@ -159,10 +185,44 @@ def arange(start: float, stop: float | None = None, step: float = 1, dtype: Any 
     values = np.arange(first, last, step)
     if dtype is None and not values.size:
         dtype = float32 if is_float(values.dtype) else int32
-    return constant(values if dtype else values.tolist(), dtype)
+    return placed(constant(values if dtype is not None else values.tolist(), dtype), device)
 
 
-def eye(n: int, m: int | None = None, k: int = 0, dtype: Any = float32) -> Any:
+def linspace(
+    start: float,
+    stop: float,
+    num: int,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    endpoint: bool = True,
+) -> Any:
+    """`num` numbers from `start` to `stop`, the latter included with `endpoint`, at equal distances
+    and correctly rounded to `dtype` (float32).
+    """
+    values = np.linspace(start, stop, num, endpoint=endpoint, dtype=np.float64)
+    return placed(constant(values.astype(float32 if dtype is None else as_dtype(dtype))), device)
+
+
+def eye(
+    n: int, m: int | None = None, k: int = 0, dtype: Any = float32, *, device: Any = None
+) -> Any:
     """Ones on the k-th diagonal, zeros elsewhere, shape (n, m or n)."""
     shape = (n, n if m is None else m)
-    return iota(shape, 1).equal(iota(shape, 0) + k).astype(dtype)
+    k = min(max(k, -shape[0]), shape[1])  # further out there is nothing
+    diagonal = iota(shape, 1).equal(iota(shape, 0) + k)
+    return placed(diagonal.astype(float32 if dtype is None else as_dtype(dtype)), device)
+
+
+def elements(x: Any) -> np.ndarray | None:
+    """The elements of an array, which shapes may depend on where nothing is compiled for them; None
+    for a tensor of a graph, whose elements are not known.
+    """
+    return None if isinstance(x, ir.Value) else as_array(x)
+
+
+def placed(x: Any, device: Any) -> Any:
+    """`x` on a device; where it is made if that is None, and always in a graph, which runs where
+    the function that it becomes is called.
+    """
+    return x if device is None else x.to_device(device)

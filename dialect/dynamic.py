@@ -14,7 +14,7 @@ from .base import Extents, Ints, Op, Operand, Result
 from .creation import constant, zeros_like
 from .elementwise import as_tensor
 from .slicing import slice_axis, stack
-from .types import TensorSpec, int32, int64, is_integer, uint32
+from .types import TensorSpec, int32, int64, is_integer, uint32, uint64
 
 
 class DynamicSliceOp(Op, name="dynamic_slice"):
@@ -213,5 +213,7 @@ def as_start(x: Any, start: Any) -> Any:
     for s in tensors:
         if s.shape != () or not is_integer(s.dtype):
             raise DynamicSliceOp.error("integers as start", s.spec)
+    most = np.iinfo(np.int64).max
+    tensors = [s.clip(max=most) if s.dtype == uint64 else s for s in tensors]
     wide = any(s.dtype in (int64, uint32) for s in tensors)
     return stack([s.astype(int64 if wide else int32) for s in tensors])

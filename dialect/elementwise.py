@@ -142,6 +142,12 @@ def common_type(kind: str, *operands: tuple[np.dtype, bool]) -> np.dtype:
     return bool_ if kind == BOOLEAN else dtype
 
 
+def common_dtype(dtypes: list[np.dtype], scalars: list[Any]) -> np.dtype:
+    """The element type of tensors of `dtypes` and numbers together. OpError where there is none."""
+    weak = [(number_type(x), True) for x in scalars]
+    return common_type(ANY, *((dtype, False) for dtype in dtypes), *weak)
+
+
 def is_scalar(x: Any) -> bool:
     """True for Python numbers and NumPy scalars, whose type gives way to that of tensors."""
     return isinstance(x, bool | int | float | np.generic)

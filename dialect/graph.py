@@ -12,6 +12,7 @@ import re
 import sys
 import threading
 import traceback
+import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
@@ -32,7 +33,9 @@ from .tensor import Tensor
 from .types import TensorSpec
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-_OWN_CODE = tuple(os.path.join(_ROOT, d) + os.sep for d in ("dialect", "lowering", "runtime"))
+_OWN_CODE = tuple(
+    os.path.join(_ROOT, d) + os.sep for d in ("dialect", "lowering", "nn", "optim", "runtime")
+)
 
 DATA, PARAMETER, AUXILIARY = "data", "param", "aux"
 """The roles an input can have."""
@@ -239,6 +242,8 @@ class Graph(builders.Builder):
         """
         if not isinstance(value, Tensor):
             if hasattr(value, "graph"):  # an array, with numbers
+                if value.needs_gradient:
+                    self._warn_of_constant(value)
                 made = ConstantOp.append(self, (), {"value": as_array(np.asarray(value))}, None)
                 return ir.Value(made)
             raise TraceError(
@@ -257,6 +262,20 @@ class Graph(builders.Builder):
         if key not in self.captures:
             self.captures[key] = value, self.input(f"captured{len(self.captures)}", value.spec)
         return self.captures[key][1]
+
+    def _warn_of_constant(self, array: Any) -> None:
+        """An array whose gradient is asked for becomes a constant: say so, once a graph."""
+        if (frame := user_frame()) is None or "constant" in self.shared:
+            return
+        self.shared["constant"] = True
+        warnings.warn_explicit(
+            f"an array of type {array.spec} whose gradient is asked for (attach_grad) is a "
+            f"constant of '{self.name}': it gets no gradient there, and changes of it are not seen later; "
+            "pass it as an argument, use go.hybridize, or give x.detach() where that is meant",
+            UserWarning,
+            frame.f_code.co_filename,
+            frame.f_lineno,
+        )
 
     def ancestors(self) -> list["Graph"]:
         return [] if self.parent is None else [self.parent, *self.parent.ancestors()]

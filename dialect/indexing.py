@@ -13,7 +13,7 @@ from .base import Int, Op, Operand, Result
 from .creation import zeros_like
 from .elementwise import as_tensor
 from .shape import normalize_axes
-from .types import TensorSpec, bool_, is_integer
+from .types import TensorSpec, bool_, is_integer, uint64
 
 
 class TakeOp(Op, name="take"):
@@ -118,6 +118,8 @@ def check_indices(op_class: type[Op], x: TensorSpec, indices: TensorSpec, axis: 
 
 def inside(indices: np.ndarray, extent: int) -> np.ndarray:
     """Positions in [0, extent): negative ones counted from the end, then the nearest."""
+    if indices.dtype == uint64:
+        indices = np.minimum(indices, np.uint64(np.iinfo(np.int64).max))
     wide = indices.astype(np.int64)
     return np.clip(np.where(wide < 0, wide + extent, wide), 0, max(extent - 1, 0))
 

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """NumPy's operators and methods, of tensors and arrays alike: each is a function of the dialect."""
 
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
+from ..errors import OpError
 from . import (
     activation,
     arithmetic,
@@ -19,11 +21,15 @@ from . import (
     shape,
     slicing,
     sort,
+    standard,
     subscript,
     transcendental,
 )
 from .builder import Builder
 from .types import TensorSpec, bool_, is_float, is_integer
+
+VERSIONS = ("2021.12", "2022.12", "2023.12", "2024.12")
+"""The versions of the array API standard that gradopt follows; it reports the last."""
 
 IN_PLACE = {
     "add": "+=",
@@ -51,12 +57,24 @@ class Operators:
     __slots__ = ()
 
     graph: "Builder | None" = None
+    needs_gradient = False
     __hash__ = None  # type: ignore[assignment]  # == is elementwise
 
     spec: TensorSpec
     shape: tuple[Any, ...]
     dtype: np.dtype
     ndim: int
+
+    def __array_namespace__(self, *, api_version: str | None = None) -> Any:
+        """The module `gradopt`, for code written for any array library. OpError for a version of
+        the array API standard that it does not follow.
+        """
+        if api_version not in (None, *VERSIONS):
+            raise OpError(
+                f"expected a version of the array API out of {', '.join(VERSIONS)}, got "
+                f"{api_version!r}"
+            )
+        return sys.modules[__name__.rpartition(".dialect.")[0]]
 
     # --- operators --------------------------------------------------------------------------------
 
@@ -105,6 +123,8 @@ class Operators:
             return self._power(other)
         if isinstance(other, float) and other == 0.5 and is_float(self.dtype):
             return self.sqrt()
+        if is_whole and other < 0 and is_integer(self.dtype):  # a fraction, not its whole part
+            return transcendental.pow(self, float(other))
         return transcendental.pow(self, other)
 
     def _power(self, exponent: int) -> Any:
@@ -127,7 +147,7 @@ class Operators:
         return arithmetic.neg(self)
 
     def __pos__(self) -> Any:
-        return self
+        return standard.positive(self)
 
     def __abs__(self) -> Any:
         return arithmetic.abs(self)
@@ -156,8 +176,14 @@ class Operators:
     def __lshift__(self, other: Any) -> Any:
         return logic.shift_left(self, other)
 
+    def __rlshift__(self, other: Any) -> Any:
+        return logic.shift_left(other, self)
+
     def __rshift__(self, other: Any) -> Any:
         return logic.shift_right(self, other)
+
+    def __rrshift__(self, other: Any) -> Any:
+        return logic.shift_right(other, self)
 
     def __eq__(self, other: object) -> Any:  # type: ignore[override]
         return logic.equal(self, other)
@@ -226,19 +252,19 @@ class Operators:
 
     # --- reductions -------------------------------------------------------------------------------
 
-    def sum(self, axis: Any = None, keepdims: bool = False) -> Any:
-        return reduction.sum(self, axis, keepdims)
+    def sum(self, axis: Any = None, keepdims: bool = False, *, dtype: Any = None) -> Any:
+        return reduction.sum(self, axis, keepdims, dtype=dtype)
 
-    def prod(self, axis: Any = None, keepdims: bool = False) -> Any:
-        return reduction.prod(self, axis, keepdims)
+    def prod(self, axis: Any = None, keepdims: bool = False, *, dtype: Any = None) -> Any:
+        return reduction.prod(self, axis, keepdims, dtype=dtype)
 
     def mean(self, axis: Any = None, keepdims: bool = False) -> Any:
         return reduction.mean(self, axis, keepdims)
 
-    def var(self, axis: Any = None, keepdims: bool = False, correction: int = 0) -> Any:
+    def var(self, axis: Any = None, keepdims: bool = False, correction: float = 0) -> Any:
         return reduction.var(self, axis, keepdims, correction)
 
-    def std(self, axis: Any = None, keepdims: bool = False, correction: int = 0) -> Any:
+    def std(self, axis: Any = None, keepdims: bool = False, correction: float = 0) -> Any:
         return reduction.std(self, axis, keepdims, correction)
 
     def max(self, axis: Any = None, keepdims: bool = False) -> Any:
@@ -282,7 +308,7 @@ class Operators:
 
     @property
     def mT(self) -> Any:  # noqa: N802 - the array API's name
-        return shape.swapaxes(self, -1, -2)
+        return shape.matrix_transpose(self)
 
     def reshape(self, *extents: Any) -> Any:
         return shape.reshape(self, extents[0] if len(extents) == 1 else extents)

@@ -31,7 +31,7 @@ from .indexing import take
 from .shape import normalize_axes
 from .slicing import stack
 from .threefry import RandomBitsOp, ThreefryOp, as_key
-from .types import as_dtype, float32, int32, int64, is_integer, uint32
+from .types import as_dtype, float32, int32, int64, is_integer, uint32, uint64
 
 # --- functions: keys ------------------------------------------------------------------------------
 
@@ -45,7 +45,7 @@ def key(seed: Any) -> Any:
     if hasattr(seed, "graph"):
         if not is_integer(seed.dtype) or seed.ndim:
             raise OpError(f"random.key expected an integer of rank 0, got {seed.spec}")
-        wide = seed.dtype == int64
+        wide = seed.dtype in (int64, uint64)
         high = (seed >> 32).astype(int64) & 0xFFFFFFFF if wide else constant(0, int64)
         low = seed.astype(int64) & 0xFFFFFFFF
         return stack([high.astype(uint32), low.astype(uint32)])

@@ -17,7 +17,7 @@ from .logic import is_finite, select
 from .shape import normalize_axes
 from .slicing import concat
 from .transcendental import exp, log
-from .types import TensorSpec, bool_, float32, int32, is_float, uint32
+from .types import TensorSpec, as_dtype, bool_, float32, int32, is_float, uint32
 
 
 class Reduction(Op):
@@ -375,26 +375,31 @@ def _reduce(op_class: type[Op], x: Any, axis: Any, keepdims: bool, **attributes:
     return y.expand_dims(axes) if keepdims else y
 
 
-def sum(x: Any, axis: Any = None, keepdims: bool = False) -> Any:  # noqa: A001 - NumPy's name
-    """Sum over `axis` (int, tuple, or None for all). Booleans and integers below 32 bits are summed
-    in 32 bits.
+def sum(  # noqa: A001 - NumPy's name
+    x: Any, axis: Any = None, keepdims: bool = False, *, dtype: Any = None
+) -> Any:
+    """Sum over `axis` (int, tuple, or None for all), in `dtype`. Unless that is given, booleans and
+    integers below 32 bits are summed in 32 bits.
     """
-    return _reduce(SumOp, summable(x), axis, keepdims)
+    return _reduce(SumOp, summable(x, dtype), axis, keepdims)
 
 
-def prod(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
-    """Product over `axis` (int, tuple, or None for all). Booleans and integers below 32 bits are
-    multiplied in 32 bits.
+def prod(x: Any, axis: Any = None, keepdims: bool = False, *, dtype: Any = None) -> Any:
+    """Product over `axis` (int, tuple, or None for all), in `dtype`. Unless that is given, booleans
+    and integers below 32 bits are multiplied in 32 bits.
     """
-    return _reduce(ProdOp, summable(x), axis, keepdims)
+    return _reduce(ProdOp, summable(x, dtype), axis, keepdims)
 
 
-def summable(x: Any) -> Any:
-    """`x` as a tensor of at least 32 bits if it holds integers or booleans."""
+def summable(x: Any, dtype: Any = None) -> Any:
+    """`x` as a tensor of `dtype`, or if that is None, of at least 32 bits if it holds integers or
+    booleans.
+    """
     x = as_tensor(x)
-    dtype = x.dtype
-    if dtype.kind in "biu" and dtype.itemsize < 4:
-        return x.astype(uint32 if dtype.kind == "u" else int32)
+    if dtype is not None:
+        return x.astype(as_dtype(dtype))
+    if x.dtype.kind in "biu" and x.dtype.itemsize < 4:
+        return x.astype(uint32 if x.dtype.kind == "u" else int32)
     return x
 
 
@@ -403,14 +408,20 @@ def mean(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
     return _reduce(MeanOp, as_float(x), axis, keepdims)
 
 
-def var(x: Any, axis: Any = None, keepdims: bool = False, correction: int = 0) -> Any:
+def var(x: Any, axis: Any = None, keepdims: bool = False, correction: float = 0) -> Any:
     """Variance over `axis`: the squared distance from the mean, summed and divided by n -
     correction.
     """
-    return _reduce(VarOp, as_float(x), axis, keepdims, correction=correction)
+    x = as_float(x)
+    if correction == int(correction):
+        return _reduce(VarOp, x, axis, keepdims, correction=int(correction))
+    n = count(x, normalize_axes(VarOp, axis, x.ndim))
+    biased = _reduce(VarOp, x, axis, keepdims)
+    n = n if n.ndim == 0 else n.reshape_to(biased.shape, like=(biased,))
+    return biased * (n / (n - correction).clip(min=0))
 
 
-def std(x: Any, axis: Any = None, keepdims: bool = False, correction: int = 0) -> Any:
+def std(x: Any, axis: Any = None, keepdims: bool = False, correction: float = 0) -> Any:
     """Standard deviation over `axis`, the root of `var`; its gradient is 0 where it is 0."""
     return var(x, axis, keepdims, correction).sqrt()
 

@@ -296,6 +296,38 @@ def cumlogsumexp(x: Any, axis: int | None = None, reverse: bool = False) -> Any:
     return _scan(CumlogsumexpOp, as_float(x), axis, reverse)
 
 
+def cumulative_sum(
+    x: Any, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False
+) -> Any:
+    """Running sum along `axis`, which may be left away where there is one, in `dtype` as in `sum`;
+    behind a 0 with `include_initial`.
+    """
+    return _cumulative(CumsumOp, x, axis, dtype, 0 if include_initial else None)
+
+
+def cumulative_prod(
+    x: Any, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False
+) -> Any:
+    """Running product along `axis`, which may be left away where there is one, in `dtype` as in
+    `prod`; behind a 1 with `include_initial`.
+    """
+    return _cumulative(CumprodOp, x, axis, dtype, 1 if include_initial else None)
+
+
+def _cumulative(
+    op_class: type[Op], x: Any, axis: int | None, dtype: Any, initial: float | None
+) -> Any:
+    x = summable(x, dtype)
+    if axis is None and x.ndim != 1:
+        raise op_class.error("an axis, for a tensor that has not just one", x.spec)
+    (axis,) = normalize_axes(op_class, 0 if axis is None else axis, x.ndim)
+    y = op_class.emit(x, axis=axis)
+    if initial is None:
+        return y
+    widths = [(1, 0) if a == axis else (0, 0) for a in range(x.ndim)]
+    return pad(y, widths, constant_values=initial)
+
+
 def linear_scan(a: Any, b: Any, axis: int = 0, reverse: bool = False) -> Any:
     """y with y_i = b_i + a_i * y_(i-1) along `axis`; from its end with `reverse`. `a` and `b`
     broadcast together.

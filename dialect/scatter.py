@@ -20,7 +20,7 @@ from .indexing import Scatter, ScatterAddOp, TakeOp, check_indices
 from .logic import select
 from .reduction import sum as sum_of
 from .shape import normalize_axes
-from .types import TensorSpec, bool_, int32, int64, limits_of, uint8, uint32
+from .types import TensorSpec, bool_, int32, int64, limits_of, uint8, uint32, uint64
 
 
 class ScatterSetOp(Scatter, name="scatter_set"):
@@ -139,7 +139,9 @@ def scatter_min(x: Any, indices: Any, updates: Any, axis: int = 0) -> Any:
 
 def as_index(indices: Any) -> Any:
     """Integers in a type that holds every position and is signed."""
-    return indices.astype(int64 if indices.dtype in (uint32, int64) else int32)
+    if indices.dtype == uint64:
+        indices = indices.clip(max=np.iinfo(np.int64).max)
+    return indices.astype(int64 if indices.dtype in (uint64, uint32, int64) else int32)
 
 
 def positions(indices: Any, extent: int) -> Any:

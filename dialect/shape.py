@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import OpError, PlaceError
 from .base import Extents, Ints, Op, Operand, Operands, Result
 from .elementwise import as_tensor, broadcast_shapes
 from .types import TensorSpec
@@ -34,7 +35,7 @@ def normalize_axes(
         raise op_class.error("whole numbers as axes", axis) from None
     for a in given:
         if not -rank <= a < rank:
-            raise op_class.error(f"an axis in [{-rank}, {rank})", a)
+            raise op_class.error(f"an axis in [{-rank}, {rank})", a, kind=PlaceError)
     axes = sorted(a % rank for a in given)
     if len(set(axes)) != len(axes):
         raise op_class.error("distinct axes", tuple(given))
@@ -175,8 +176,10 @@ class BroadcastOp(Op, name="broadcast"):
 # --- functions ------------------------------------------------------------------------------------
 
 
-def reshape(x: Any, shape: int | Sequence[int]) -> Any:
-    """`x` under another shape, in row-major order; one extent may be -1 and is found."""
+def reshape(x: Any, shape: int | Sequence[int], *, copy: bool | None = None) -> Any:
+    """`x` under another shape, in row-major order; one extent may be -1 and is found. The result
+    is another tensor, whose elements nobody else changes, whatever `copy` is.
+    """
     x = as_tensor(x)
     wanted: list[int | None] = [shape] if isinstance(shape, int) else list(shape)
     if wanted.count(-1) > 1:
@@ -211,6 +214,19 @@ def transpose(x: Any, axes: Sequence[int] | None = None) -> Any:
         else tuple(a % x.ndim if -x.ndim <= a < x.ndim else a for a in axes)
     )
     return x if order == tuple(range(x.ndim)) else TransposeOp.emit(x, permutation=order)
+
+
+def permute_dims(x: Any, axes: Sequence[int]) -> Any:
+    """Axes in another order: axis i of the result is axis axes[i] of `x`."""
+    return transpose(x, axes)
+
+
+def matrix_transpose(x: Any) -> Any:
+    """`x` with its last two axes exchanged."""
+    x = as_tensor(x)
+    if x.ndim < 2:
+        raise TransposeOp.error("a tensor of at least two axes", x.spec)
+    return swapaxes(x, -1, -2)
 
 
 def swapaxes(x: Any, a: int, b: int) -> Any:
@@ -263,7 +279,33 @@ def broadcast_to(x: Any, shape: Sequence[int | None], like: Sequence[Any] = ()) 
     return broadcast_in_dim(x, shape, tuple(range(len(shape) - x.ndim, len(shape))), like)
 
 
-def expand_dims(x: Any, axis: int | Sequence[int]) -> Any:
+def broadcast_arrays(*xs: Any) -> list[Any]:
+    """The tensors, each repeated to the shape that NumPy's rules give them together."""
+    tensors = [as_tensor(x) for x in xs]
+    shape = broadcast_shapes(BroadcastOp, *(t.shape for t in tensors)) if tensors else ()
+    likes = [t for t in tensors if None in t.shape]
+    return [broadcast_to(t, shape, likes) for t in tensors]
+
+
+def meshgrid(*xs: Any, indexing: str = "xy") -> list[Any]:
+    """Rows as coordinates of a grid: tensors of all combinations of their elements, one for each
+    row. With indexing "xy" the first two axes are exchanged, as in pictures; "ij" keeps the order.
+    """
+    if indexing not in ("xy", "ij"):
+        raise OpError(f"meshgrid expected indexing 'xy' or 'ij', got {indexing!r}")
+    rows = [as_tensor(x) for x in xs]
+    if any(r.ndim != 1 for r in rows):
+        raise OpError(f"meshgrid expected rows, got {', '.join(str(r.spec) for r in rows)}")
+    order = list(range(len(rows)))
+    if indexing == "xy" and len(rows) > 1:
+        order[:2] = 1, 0
+    spread = [
+        expand_dims(r, [a for a in range(len(rows)) if a != order[i]]) for i, r in enumerate(rows)
+    ]
+    return broadcast_arrays(*spread)
+
+
+def expand_dims(x: Any, axis: int | Sequence[int] = 0) -> Any:
     """`x` with extents of 1 at the places `axis` of the result."""
     count = np.size(axis)
     axes = normalize_axes(ReshapeOp, axis, x.ndim + count)

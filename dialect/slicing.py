@@ -295,11 +295,13 @@ class ReverseOp(Op, name="reverse"):
 # --- functions --------------------------------------------------------------------------------
 
 
-def concat(xs: Sequence[Any], axis: int = 0) -> Any:
-    """Tensors one after the other along `axis`, in their common element type."""
+def concat(xs: Sequence[Any], axis: int | None = 0) -> Any:
+    """Tensors one after the other along `axis` (None: flattened), in their common element type."""
     tensors = [as_tensor(x) for x in xs]
     if not tensors:
         raise ConcatOp.error("at least one tensor", "none")
+    if axis is None:
+        tensors, axis = [t.flatten() for t in tensors], 0
     (axis,) = normalize_axes(ConcatOp, axis, tensors[0].ndim)
     dtype = promote(*(t.dtype for t in tensors))
     first, *rest = [t.astype(dtype) for t in tensors]
@@ -323,11 +325,11 @@ def stack(xs: Sequence[Any], axis: int = 0) -> Any:
     return StackOp.emit(*(t.astype(dtype) for t in tensors), axis=axis)
 
 
-def unstack(x: Any, axis: int = 0) -> list[Any]:
+def unstack(x: Any, axis: int = 0) -> tuple[Any, ...]:
     """The slices of `x` along `axis`, without it."""
     x = as_tensor(x)
     (axis,) = normalize_axes(UnstackOp, axis, x.ndim)
-    return [] if x.shape[axis] == 0 else list(UnstackOp.emit(x, axis=axis))
+    return () if x.shape[axis] == 0 else tuple(UnstackOp.emit(x, axis=axis))
 
 
 def _split_error(expected: str, got: Any) -> OpError:
@@ -346,7 +348,7 @@ def split(x: Any, sections: int | Sequence[int], axis: int = 0) -> list[Any]:
             raise _split_error(f"a number of equal parts of {n} elements", sections)
         if x.shape.count(None) <= 1:
             parts = (*x.shape[:axis], sections, n // sections, *x.shape[axis + 1 :])
-            return unstack(x.reshape(parts), axis)
+            return list(unstack(x.reshape(parts), axis))
         sections = [n // sections] * sections
     if sum(sections) != n or min(sections, default=0) < 0:
         raise _split_error(f"sizes that add up to {n}", list(sections))

@@ -121,14 +121,16 @@ def _sorted(x: Any, axis: int | None, descending: bool) -> tuple[Any, Any]:
     return SortOp.emit(x, axis=axis, descending=descending)
 
 
-def sort(x: Any, axis: int | None = -1, descending: bool = False) -> Any:
-    """`x` in ascending order along `axis` (None: flattened); NaN counts as the largest."""
+def sort(x: Any, axis: int | None = -1, descending: bool = False, *, stable: bool = True) -> Any:
+    """`x` in ascending order along `axis` (None: flattened); NaN counts as the largest. Equal
+    elements always keep their order, `stable` or not.
+    """
     return _sorted(x, axis, descending)[0]
 
 
-def argsort(x: Any, axis: int | None = -1, descending: bool = False) -> Any:
+def argsort(x: Any, axis: int | None = -1, descending: bool = False, *, stable: bool = True) -> Any:
     """Positions (int32) that put `x` in ascending order along `axis` (None: flattened); equal
-    elements keep their order, in descending order too.
+    elements keep their order, in descending order too, `stable` or not.
     """
     return _sorted(x, axis, descending)[1]
 
@@ -185,9 +187,10 @@ def quantile(
     return found.expand_dims(tuple(a + 1 for a in kept)) if keepdims else found
 
 
-def searchsorted(a: Any, values: Any, side: str = "left") -> Any:
+def searchsorted(a: Any, values: Any, side: str = "left", *, sorter: Any = None) -> Any:
     """Positions (int32) in the sorted row `a` where `values` would be put in: before (left) or
-    after (right) what is equal. NaN counts as the largest.
+    after (right) what is equal. NaN counts as the largest. With `sorter`, positions as `argsort`
+    gives them, `a` need not be sorted.
     """
     if side not in ("left", "right"):
         raise OpError(f"searchsorted expected side 'left' or 'right', got {side!r}")
@@ -196,6 +199,7 @@ def searchsorted(a: Any, values: Any, side: str = "left") -> Any:
         if a.ndim != 1 or a.shape[0] is None:
             raise OpError(f"searchsorted expected one sorted row of known extent, got {a.spec}")
         n = a.shape[0]
+        a = a if sorter is None else take(a, sorter)
         start = values.equal(values).astype(int32) * 0
         if n == 0:
             return start

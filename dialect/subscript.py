@@ -14,13 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import OpError
+from ..errors import OpError, PlaceError
 from . import builder as builders
 from .arithmetic import maximum, minimum
 from .base import Op
 from .dynamic import UpdateSliceOp
 from .elementwise import as_tensor, broadcast_shapes
 from .indexing import TakeOp
+from .mlir import ir
 from .padding import pad
 from .scatter import as_index, flat_positions, scatter
 from .shape import broadcast_to, expand_dims, squeeze, transpose
@@ -207,10 +208,13 @@ class Key:
 
 def getitem(x: Any, key: Any) -> Any:
     """`x[key]` for integers, slices (negative steps too), None, `...`, integer arrays or tensors,
-    which broadcast together, and boolean NumPy masks.
+    which broadcast together, and boolean masks that are arrays, not tensors of a graph: of 0 or 1
+    elements along a new axis for a mask of rank 0.
     """
     frozen = _frozen(key)
     if frozen is None or None in x.shape:
+        if (whole := _whole_mask(key)) is not None:
+            x, key = x.expand_dims(0), whole
         return Key(x, key).read()
     for op_class, attributes in _steps(x.shape, x.dtype, frozen):
         x = op_class.emit(x, **attributes)
@@ -274,6 +278,14 @@ class _Noted:
         return _StandIn(spec)
 
 
+def _whole_mask(key: Any) -> np.ndarray | None:
+    """The mask of one axis that a mask of rank 0 is; None for other keys."""
+    if isinstance(key, tuple) and len(key) == 1:
+        key = key[0]
+    is_mask = isinstance(key, bool) or (getattr(key, "dtype", None) == np.bool_ and not key.ndim)
+    return np.reshape(key, (1,)) if is_mask and not isinstance(key, ir.Value) else None
+
+
 class At:
     """`x.at[key]`: what `x` is with the part that `key` names changed. The tensor itself is not."""
 
@@ -318,6 +330,8 @@ class Part:
         return self._change("min", value)
 
     def _change(self, mode: str, value: Any) -> Any:
+        if (whole := _whole_mask(self.key)) is not None:
+            return Part(self.x.expand_dims(0), whole)._change(mode, value).squeeze(0)
         key = Key(self.x, self.key)
         value = key.spread(as_tensor(value, self.x.dtype))
         if not key.arrays:
@@ -358,7 +372,7 @@ def _full_key(x: Any, key: Any) -> list[Any]:
         for i in items
     ]
     if sum(counts) > x.ndim:
-        raise SliceOp.error(f"at most {x.ndim} indices for {x.spec}", sum(counts))
+        raise SliceOp.error(f"at most {x.ndim} indices for {x.spec}", sum(counts), kind=PlaceError)
     at = dots[0] if dots else len(items)
     rest = [slice(None)] * (x.ndim - sum(counts))
     found: list[Any] = []
@@ -366,8 +380,8 @@ def _full_key(x: Any, key: Any) -> list[Any]:
     for item in [*items[:at], *rest, *items[at + 1 :]]:
         if isinstance(item, np.ndarray):
             over = x.shape[axis : axis + item.ndim]
-            if any(n not in (None, m) for n, m in zip(over, item.shape, strict=True)):
-                raise TakeOp.error(f"a mask of shape {over}", item.shape)
+            if any(m and n not in (None, m) for n, m in zip(over, item.shape, strict=True)):
+                raise TakeOp.error(f"a mask of shape {over}", item.shape, kind=PlaceError)
             found += [as_tensor(p.astype(np.int32)) for p in np.nonzero(item)]
             axis += item.ndim
         else:
@@ -379,10 +393,11 @@ def _full_key(x: Any, key: Any) -> list[Any]:
 def _index_array(item: Any) -> Any:
     """An index array as a tensor; a constant mask as it is."""
     try:
-        if not hasattr(item, "graph"):
+        if not isinstance(item, ir.Value):
             array = np.asarray(item)
             if array.dtype == np.bool_ and array.ndim:
                 return array
+        if not hasattr(item, "graph"):
             item = array.astype(np.int32) if array.size == 0 else item  # [] has floats
         indices = as_tensor(item)
     except (OpError, ValueError):
@@ -418,5 +433,7 @@ def _picked(x: Any, axis: int, position: int) -> Axis:
     if n is None:
         raise SliceOp.error(f"axis {axis}, whose extent is unknown, to be kept whole", position)
     if not -n <= position < n:
-        raise SliceOp.error(f"an index in [-{n}, {n}) on axis {axis} of {x.spec}", position)
+        raise SliceOp.error(
+            f"an index in [-{n}, {n}) on axis {axis} of {x.spec}", position, kind=PlaceError
+        )
     return Axis(position % n, 1, dropped=True)

@@ -107,8 +107,30 @@ class Tensor(Value):
     def __array__(self, *args: Any, **kwargs: Any) -> np.ndarray:
         self._no_value("conversion to a NumPy array")
 
+    def __complex__(self) -> complex:
+        self._no_value("complex()")
+
     def item(self) -> Any:
         self._no_value("item()")
+
+    # --- where it is: where the function that the graph becomes is called -------------------------
+
+    @property
+    def device(self) -> None:
+        """None: tensors of a graph are where the function that it becomes is called."""
+        return None
+
+    def to_device(self, device: Any, /, *, stream: Any = None) -> "Tensor":
+        """The tensor itself, for None; TraceError for other devices."""
+        if device is not None:
+            raise TraceError(
+                f"{self!r} cannot be moved to {device!r}: it is where the function that the graph "
+                "becomes is called; move that function's arguments, or give device=None"
+            )
+        return self
+
+    def __dlpack__(self, **options: Any) -> Any:
+        self._no_value("DLPack")
 
 
 def _in_place(name: str, operator: str) -> Callable[[Tensor, Any], Tensor]:

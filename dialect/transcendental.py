@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from .base import function, in_float32
-from .elementwise import FLOAT, Binary, Unary, mul_no_nan
+from .elementwise import FLOAT, NUMERIC, Binary, Unary, mul_no_nan
 from .logic import select
 
 
@@ -29,6 +29,7 @@ class SquareOp(Transcendental, name="square"):
     Example: `%y = "gradopt.square"(%x) : (tensor<4xf32>) -> tensor<4xf32>`
     """
 
+    KIND = NUMERIC
     reference = staticmethod(np.square)
 
     def slope(self) -> Any:
@@ -345,13 +346,18 @@ class AtanhOp(Transcendental, name="atanh"):
 
 
 class PowOp(Binary, name="pow"):
-    """Power: y = lhs ^ rhs, with x^0 = 1; NaN for a negative base and a fraction.
+    """Power: y = lhs ^ rhs, with x^0 = 1; NaN for a negative base and a fraction. Of
+    integers modulo 2^width, and with a negative exponent the whole part of 1 / lhs^|rhs|, 0 of 0.
 
     Example: `%y = "gradopt.pow"(%a, %b) : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>`
     """
 
-    KIND = FLOAT
-    reference = staticmethod(np.power)
+    @staticmethod
+    def reference(lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
+        if lhs.dtype.kind != "i" or (rhs >= 0).all():
+            return np.power(lhs, rhs)
+        whole = np.where(lhs == 1, 1, np.where(lhs == -1, 1 - 2 * (rhs & 1), 0))
+        return np.where(rhs < 0, whole, np.power(lhs, np.maximum(rhs, 0)))
 
     @in_float32
     def vjp(self, ct: Any) -> list[Any]:

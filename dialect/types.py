@@ -21,17 +21,24 @@ int64, int32, int16, int8 = (
     np.dtype("int16"),
     np.dtype("int8"),
 )
-uint32, uint8, bool_ = np.dtype("uint32"), np.dtype("uint8"), np.dtype("bool")
+uint64, uint32, uint16, uint8 = (
+    np.dtype("uint64"),
+    np.dtype("uint32"),
+    np.dtype("uint16"),
+    np.dtype("uint8"),
+)
+bool_ = np.dtype("bool")
 
 FLOATS = (float64, float32, float16, bfloat16)
 SIGNED = (int64, int32, int16, int8)
-UNSIGNED = (uint32, uint8)
+UNSIGNED = (uint64, uint32, uint16, uint8)
 INTEGERS = SIGNED + UNSIGNED
 DTYPES = FLOATS + INTEGERS + (bool_,)
 
 MLIR_NAMES = {
     float64: "f64", float32: "f32", float16: "f16", bfloat16: "bf16", int64: "i64", int32: "i32",
-    int16: "i16", int8: "i8", uint32: "ui32", uint8: "ui8", bool_: "i1",
+    int16: "i16", int8: "i8", uint64: "ui64", uint32: "ui32", uint16: "ui16", uint8: "ui8",
+    bool_: "i1",
 }  # fmt: skip
 _FLOATS, _INTEGERS, _NARROW = map(frozenset, (FLOATS, INTEGERS, (float16, bfloat16)))
 _KNOWN = {dtype: dtype for dtype in DTYPES}
@@ -192,7 +199,7 @@ def promote(*dtypes: np.dtype) -> np.dtype:
     any float.
 
     float16 with bfloat16 gives float32, uint32 with a signed integer gives int64, uint8 with int8
-    gives int16.
+    gives int16. OpError for uint64 with a signed integer, which no integer type holds.
     """
     found = dtypes[0]
     for dtype in dtypes[1:]:
@@ -207,4 +214,9 @@ def _promote_pair(a: np.dtype, b: np.dtype) -> np.dtype:
         if not (is_float(a) and is_float(b)):
             return a if is_float(a) else b
         return max((a, b), key=lambda d: d.itemsize) if a.itemsize != b.itemsize else float32
+    if uint64 in (a, b) and (a in SIGNED or b in SIGNED):
+        raise OpError(
+            f"expected element types that one type holds, got {a.name} and {b.name}; convert one "
+            "of the two by astype"
+        )
     return np.promote_types(a, b)

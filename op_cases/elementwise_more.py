@@ -54,7 +54,23 @@ CASES = [
     unary("sinc", jnp.sinc),
     unary("sinc", jnp.sinc, UNIT * 0.1, suffix="near_0"),
     binary("lbeta", jax.scipy.special.betaln, POSITIVE, POSITIVE[::-1] + 0.3, ulp=64),
+    binary(
+        "nextafter",  # JAX has no gradient of it
+        lambda a, b: a + (jnp.nextafter(*jax.lax.stop_gradient((a, b))) - jax.lax.stop_gradient(a)),
+        np.array([1.0, -1.0, 0.5, 2.0, -3.0, 1.5]),
+        np.array([2.0, 1.0, 0.25, -1.0, -4.0, 1.5]),
+    ),
+    binary(
+        "nextafter",
+        jnp.nextafter,
+        np.array([0.0, -0.0, 0.0, np.inf, -np.inf, np.nan, 1.0, 0.0]),
+        np.array([-0.0, 0.0, -1.0, 0.0, np.inf, 1.0, np.nan, 5.0]),
+        wrt=(),
+        suffix="special",
+    ),
     unary("popcount", jax.lax.population_count, I),
     unary("count_leading_zeros", jax.lax.clz, I),
     binary("shift_right_logical", jax.lax.shift_right_logical, I, ints(3, 5, low=0, high=31)),
+    binary("pow", jnp.power, I, ints(3, 5, low=0, high=40), suffix="int"),
+    unary("square", jnp.square, I, suffix="int"),
 ]

@@ -136,7 +136,7 @@ class Optimizer:
         write(self._rate, array(float(value), self._rate.dtype), "a learning rate")
 
     def after_replay(self) -> None:
-        """A compiled step has run: gradients that it used are used."""
+        """A captured step has run: gradients that it used are used."""
         for name, x in self.parameters.items():
             if not autograd.is_fresh(x) and (grad := x.grad) is not None:
                 self._seen[name] = _storage(grad)
@@ -200,7 +200,7 @@ class Optimizer:
         for name, gradient in gradients.items():
             new += self._updated(name, gradient, rate, count)
         for old, value in new:
-            write(old, value if finite is None else where(finite, value, old.detach()), WHAT)
+            write(old, value if finite is None else where(finite, value, old), WHAT)
         for name, master in self.masters.items():
             if name in gradients:
                 param = self.parameters[name]
@@ -215,8 +215,7 @@ class Optimizer:
         if (factor := settings.pop("learning_rate")) != 1:
             rate = rate * factor
         slots = self.slots[name]
-        value = param.detach()
-        results = self.update(value, grad.astype(param.dtype), rate, slots, count, settings)
+        results = self.update(param, grad.astype(param.dtype), rate, slots, count, settings)
         return list(zip((param, *slots.values()), results, strict=True))
 
     # --- state ------------------------------------------------------------------------------------

@@ -16,15 +16,17 @@ from typing import Any
 
 import numpy as np
 
-from ..dialect import logic
-from ..dialect.creation import as_array
+from ..dialect import logic, standard
+from ..dialect.creation import as_array, placed
 from ..dialect.operators import IN_PLACE, Operators
+from ..dialect.tensor import Tensor
 from ..dialect.types import TensorSpec, as_dtype
-from ..errors import DonationError, OpError
+from ..errors import ArgumentError, DonationError, OpError
 from ..lowering.target import target as find_target
 from . import dispatch
 from .buffers import BITS, contents, copy_in, copy_to, fill, from_other
 from .device import device, place
+from .info import check_device
 from .state import state
 
 _lock = threading.Lock()
@@ -296,6 +298,13 @@ class Array(Operators):
         autograd().drop_grad(self)
 
     @property
+    def needs_gradient(self) -> bool:
+        """Whether what is recorded of it has a gradient to hand on: `attach_grad` was called, of it
+        or of what it was computed from.
+        """
+        return self._history is not None and self._history.needs
+
+    @property
     def grad(self) -> "Array | None":
         """The gradient of a variable, an array that each backward writes or adds to; zeros until
         then. None for what is no variable.
@@ -324,13 +333,30 @@ class Array(Operators):
     def __dlpack_device__(self) -> tuple[int, int]:
         return np.empty(0).__dlpack_device__()
 
-    def __dlpack__(self, *, max_version: Any = None, **options: Any) -> Any:
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: Any = None,
+        dl_device: Any = None,
+        copy: bool | None = None,
+    ) -> Any:
         """The elements for another library, without a copy, read-only where it can be told so.
         BufferError for bfloat16, which NumPy cannot pass on.
         """
+        options: dict[str, Any] = {"stream": stream, "dl_device": dl_device, "copy": copy}
         if max_version is None:  # an old protocol, which knows nothing of read-only memory
             return self._memory().__dlpack__(**options)
         return self.numpy().__dlpack__(max_version=max_version, **options)
+
+    def to_device(self, device: Any, /, *, stream: Any = None) -> "Array":
+        """The array itself where it is there already, else a copy. ArgumentError for a `device` out
+        of none that `go.__array_namespace_info__().devices()` lists, and for a `stream`.
+        """
+        if stream is not None:
+            raise ArgumentError(f"to_device expected no stream, got {stream!r}; leave it away")
+        check_device(device)
+        return self
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         array = self.numpy()
@@ -465,11 +491,22 @@ def array(x: Any, dtype: Any = None) -> Array:
     return of_value(np.array(as_array(from_other(x), dtype)))
 
 
-def asarray(x: Any, dtype: Any = None) -> Array:
-    """`x` itself if it is an Array (of that dtype), else `array(x, dtype)`."""
-    if not isinstance(x, Array):
-        return array(x, dtype)
-    return x if dtype is None or as_dtype(dtype) == x.dtype else x.astype(dtype)
+def asarray(obj: Any, dtype: Any = None, *, device: Any = None, copy: bool | None = None) -> Any:
+    """`obj` itself if it is an Array (of that dtype) or a tensor of a graph, else `array(obj,
+    dtype)`; another array of the same elements with `copy`. OpError where copy=False asks for the
+    memory of another library's array: `go.from_dlpack` shares that.
+    """
+    if isinstance(obj, Array | Tensor):
+        is_same = dtype is None or as_dtype(dtype) == obj.dtype
+        if copy is False and not is_same:
+            raise OpError(f"asarray expected copy=None or True to convert {obj.spec} to {dtype}")
+        return standard.astype(obj, dtype or obj.dtype, copy=bool(copy), device=device)
+    if copy is False:
+        raise OpError(
+            f"asarray expected copy=None or True for {type(obj).__name__}, whose memory others "
+            "write to; share memory by go.from_dlpack"
+        )
+    return placed(array(obj, dtype), device)
 
 
 def autograd() -> Any:

@@ -27,7 +27,9 @@ ELEMENT_TYPES = {
     np.dtype("int16"): iree.HalElementType.SINT_16,
     np.dtype("int8"): iree.HalElementType.SINT_8,
     # Modules take unsigned integers as signless ones.
+    np.dtype("uint64"): iree.HalElementType.SINT_64,
     np.dtype("uint32"): iree.HalElementType.SINT_32,
+    np.dtype("uint16"): iree.HalElementType.SINT_16,
     np.dtype("uint8"): iree.HalElementType.SINT_8,
     np.dtype("bool"): iree.HalElementType.BOOL_8,
 }

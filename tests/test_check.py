@@ -54,7 +54,7 @@ def test_dtypes_that_rows_take() -> None:
     assert names == {"float64", "float32", "float16", "bfloat16"}
     assert {"int8", "uint32", "float16"} <= {r.dtype for r in rows(row_of("add"))}
     assert {r.dtype for r in rows(row_of("popcount"))} == {
-        "int64", "int32", "int16", "int8", "uint32", "uint8",
+        "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8",
     }  # fmt: skip
     assert in_dtype(row_of("tanh"), np.dtype("int32")) is None
     assert [r.what for r in rows(row_of("tanh"), (np.dtype("float32"),))] == ["value", "gradient"]

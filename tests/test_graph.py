@@ -9,6 +9,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import warnings
 from typing import Any
 
 import gradopt as go
@@ -359,3 +360,18 @@ def test_python_numbers_do_not_widen(dtype: str) -> None:
         lambda x: (x * 2.5, 1 - x, x**2, go.where(x > 0, x, 0.0)), go.TensorSpec((2,), dtype)
     )
     assert {s.dtype.name for s in graph.output_specs} == {dtype}
+
+
+def test_a_variable_becomes_a_constant_with_a_warning() -> None:
+    """A function that closes over an array whose gradient is asked for is told, once, that the
+    gradient is lost; detached arrays are constants without a word.
+    """
+    w = go.array([2.0])
+    w.attach_grad()
+    with pytest.warns(UserWarning, match=r"is a constant of 'lambda'.*use go.hybridize") as said:
+        go.trace(lambda x: x * w + w, go.TensorSpec((1,)))
+    assert [w.filename for w in said] == [__file__]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        (found,) = run_reference(lambda x: x * w.detach(), np.ones(1, np.float32))
+    assert found.tolist() == [2]

@@ -297,7 +297,7 @@ def test_layer(case: Case) -> None:
     for x, is_float in zip(inputs, floats, strict=True):
         if is_float:
             x.attach_grad()
-    wanted = outputs(case.jax(arrays, *case.inputs))
+    wanted = outputs(jax.jit(case.jax)(arrays, *case.inputs))
     weights = [r(*y.shape) for y in wanted]
 
     def jax_loss(trained: Any, given: Any) -> Any:
@@ -311,7 +311,7 @@ def test_layer(case: Case) -> None:
         loss = sum(((y * w).sum() for y, w in zip(ys, weights, strict=True)), start=0.0)
     for got, want in zip(ys, wanted, strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-11)
-    by_trained, by_inputs = jax.grad(jax_loss, (0, 1))(
+    by_trained, by_inputs = jax.jit(jax.grad(jax_loss, (0, 1)))(
         {path: arrays[path] for path in trained},
         [x for x, f in zip(case.inputs, floats, strict=True) if f],
     )

@@ -84,7 +84,8 @@ def floor_divide(x: Scalar, y: Scalar) -> Scalar:
         r = accurate.fmod(x, y)
         differs = (r != 0) & ((r < 0) ^ (y < 0))
         quotient = scalar.round_even((x - r) / y - select(differs, x.constant(1), 0))
-        return select(y == 0, x / y, select(quotient == 0, copysign(quotient, x / y), quotient))
+        plain = (y == 0) | (absolute(x) == pymath.inf) | (absolute(y) == pymath.inf)
+        return select(plain, x / y, select(quotient == 0, copysign(quotient, x / y), quotient))
     divisor, zero = safe_division(x, y)
     if x.kind == "unsigned":
         return select(zero, 0, x / divisor)
@@ -162,9 +163,25 @@ body(sp.ErfInvOp)(special.erf_inv)
 body(sp.LgammaOp)(special.lgamma)
 body(sp.DigammaOp)(special.digamma)
 body(sp.PolygammaOp)(special.polygamma)
-body(tr.PowOp)(accurate.power)
 body(tr.Atan2Op)(accurate.atan2)
 body(tr.HypotOp)(accurate.hypot)
+
+
+@body(tr.PowOp)
+def power(x: Scalar, y: Scalar) -> Scalar:
+    """Of integers the product of x^(2^b) over all bits b that y has; 1 / x^|y| is whole only for 1
+    and -1
+    """
+    if x.kind == "float":
+        return accurate.power(x, y)
+    result, square = x.constant(1), x
+    for b in range(x.dtype.itemsize * 8 - (x.kind == "signed")):
+        result = select(((y >> b) & 1) != 0, result * square, result)
+        square = square * square
+    if x.kind == "unsigned":
+        return result
+    whole = select(x == 1, x, select(x == -1, select((y & 1) != 0, x, 1), 0))
+    return select(y < 0, whole, result)
 
 
 @body(tr.LogaddexpOp)

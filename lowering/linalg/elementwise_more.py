@@ -3,6 +3,8 @@
 
 import math as pymath
 
+import numpy as np
+
 from ...dialect import bits, blend, entropy, shrink
 from ...dialect.mlir import math
 from . import accurate, scalar
@@ -20,6 +22,20 @@ body(bits.CountLeadingZerosOp)(lambda x: Scalar(math.ctlz(x.value), x.dtype))
 def shift_right_logical(x: Scalar, amount: Scalar) -> Scalar:
     fits = shift_fits(x, amount)
     return select(fits, scalar.shift_right_logical(x, select(fits, amount, 0)), 0)
+
+
+@body(bits.NextafterOp)
+def nextafter(x: Scalar, y: Scalar) -> Scalar:
+    """The bits as an integer, plus 1 away from 0 and minus 1 towards it; from 0 the bits 0...01
+    under the sign of y
+    """
+    whole = bits.WHOLE[x.dtype.itemsize]
+    number = scalar.bitcast(x, whole)
+    least = select(y < 0, number.constant(np.iinfo(whole).min + 1), 1)
+    is_outward = ~((y > x) ^ (x > 0))
+    moved = select(x == 0, least, select(is_outward, number + 1, number - 1))
+    found = select(x == y, y, scalar.bitcast(moved, x.dtype))
+    return select(scalar.is_nan(x) | scalar.is_nan(y), pymath.nan, found)
 
 
 # --- blends ---------------------------------------------------------------------------------------

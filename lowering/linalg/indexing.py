@@ -16,7 +16,7 @@ from ...dialect.mlir import ir, op_of
 from ...dialect.scatter import ScatterMaxOp, ScatterMinOp, ScatterSetOp
 from ...dialect.scatter_product import ScatterMulOp
 from ...dialect.shape import ReshapeOp, TransposeOp
-from ...dialect.types import TensorSpec, float32, int32, int64, is_narrow
+from ...dialect.types import TensorSpec, float32, int32, int64, is_narrow, uint64
 from ..marks import DONATED
 from . import build
 from .reduction import rounded
@@ -43,6 +43,7 @@ def positions(indices: ir.Value, spec: TensorSpec, extent: int) -> ir.Value:
 def bring_inside(index: Scalar, extent: int) -> Scalar:
     """An index as an i32 in [0, extent): a negative one counted from the end, then the nearest."""
     dtype = index.dtype
+    index = minimum(index, max(extent - 1, 0)) if dtype == uint64 else index
     i = convert(index, int64 if dtype.itemsize >= 4 and dtype != int32 else int32)
     i = select(i < 0, i + extent, i) if dtype.kind == "i" else i
     return convert(minimum(maximum(i, 0), extent - 1), int32)

@@ -15,7 +15,17 @@ import numpy as np
 
 from ...dialect.mlir import arith, ir, tensor
 from ...dialect.sort import SortOp, TopKOp
-from ...dialect.types import TensorSpec, bool_, float32, int32, int64, is_float, is_narrow, uint32
+from ...dialect.types import (
+    TensorSpec,
+    bool_,
+    float32,
+    int32,
+    int64,
+    is_float,
+    is_narrow,
+    uint32,
+    uint64,
+)
 from . import build, scalar
 from .build import PARALLEL, REDUCTION
 from .registry import lowers
@@ -32,7 +42,8 @@ def key_of(x: Scalar) -> Scalar:
     """An integer of the same order: a float's bits, turned around where it is negative."""
     if not is_float(x.dtype):
         wide = int64 if x.dtype == uint32 or x.dtype.itemsize == 8 else int32
-        return convert(x, wide)
+        key = convert(x, wide)
+        return key ^ np.iinfo(wide).min if x.dtype == uint64 else key
     x = convert(x, float32) if is_narrow(x.dtype) else x
     whole = int64 if x.dtype.itemsize == 8 else int32
     top = np.iinfo(whole).max
