@@ -234,6 +234,17 @@ def test_copies_keep_type_and_elements(way: Callable[[Any], Any], dtype: str) ->
     np.testing.assert_array_equal(y, np.array([[0, 1, 3], [1, 0, 2]]).astype(x.dtype))
 
 
+def test_copies_compute_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy of what an op that is put off will give is put off, too, and keeps its elements."""
+    monkeypatch.setattr(go.config, "target", "reference")
+    with go.eager_mode("lazy"):
+        x = go.array([1.0, 2.0]) * 3
+        y = copy.deepcopy(x)
+        assert not x.is_ready()
+        x += 1
+        assert (y.tolist(), x.tolist()) == ([3, 6], [4, 7])
+
+
 def test_comparison_with_what_is_no_array() -> None:
     x = go.array([1.0, 2.0])
     for other in (None, "a", object(), float, {}):
