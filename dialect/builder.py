@@ -3,7 +3,9 @@
 share one way to build.
 """
 
+import contextlib
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 from ..errors import TraceError
@@ -75,6 +77,16 @@ class Builder:
     def __exit__(self, *exception: Any) -> None:
         _thread.builders.pop()
         self.context.__exit__(*exception)
+
+
+@contextlib.contextmanager
+def emitting_to(builder: Any) -> Iterator[None]:
+    """Within it, the ops of this thread go to `builder`."""
+    _thread.builders.append(builder)
+    try:
+        yield
+    finally:
+        _thread.builders.pop()
 
 
 def current() -> Builder | None:

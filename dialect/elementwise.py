@@ -14,7 +14,7 @@ import numpy as np
 from . import builder as builders
 from .base import NO_GRADIENT, Op, Operand, Result, function, in_float32
 from .creation import as_array, constant
-from .types import TensorSpec, as_dtype, bool_, float32, is_float, is_integer, promote
+from .types import TensorSpec, as_dtype, bool_, float32, int32, is_float, is_integer, promote
 
 FLOAT, INTEGER, NUMERIC, BOOLEAN, ANY = "floating-point", "integer", "numeric", "boolean", "any"
 ACCEPTS = {
@@ -119,6 +119,8 @@ def number_type(x: Any) -> np.dtype:
     """The element type of a Python or NumPy number where nothing asks for another."""
     if type(x) is float:
         return float32
+    if type(x) is int and -(2**31) <= x < 2**31:
+        return int32
     return as_array(x if type(x) in (int, bool) else np.asarray(x).item()).dtype
 
 
@@ -142,8 +144,8 @@ def common_type(kind: str, *operands: tuple[np.dtype, bool]) -> np.dtype:
 
 def common_dtype(dtypes: list[np.dtype], scalars: list[Any]) -> np.dtype:
     """The element type of tensors of `dtypes` and numbers together. OpError where there is none."""
-    tensors = [(dtype, False) for dtype in dtypes]
-    return common_type(ANY, *tensors, *((number_type(x), True) for x in scalars))
+    weak = [(number_type(x), True) for x in scalars]
+    return common_type(ANY, *((dtype, False) for dtype in dtypes), *weak)
 
 
 def is_scalar(x: Any) -> bool:

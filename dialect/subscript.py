@@ -8,22 +8,25 @@ go to the front and become one, and rows of it are read or written.
 """
 
 import dataclasses
+import functools
 import math
 from typing import Any
 
 import numpy as np
 
 from ..errors import OpError, PlaceError
+from . import builder as builders
 from .arithmetic import maximum, minimum
+from .base import Op
 from .dynamic import UpdateSliceOp
 from .elementwise import as_tensor, broadcast_shapes
 from .indexing import TakeOp
 from .mlir import ir
 from .padding import pad
 from .scatter import as_index, flat_positions, scatter
-from .shape import broadcast_to, transpose
-from .slicing import SliceOp, flip
-from .types import is_integer
+from .shape import broadcast_to, expand_dims, squeeze, transpose
+from .slicing import SliceOp, flip, slice_axis
+from .types import TensorSpec, is_integer
 
 
 @dataclasses.dataclass
@@ -208,9 +211,71 @@ def getitem(x: Any, key: Any) -> Any:
     which broadcast together, and boolean masks that are arrays, not tensors of a graph: of 0 or 1
     elements along a new axis for a mask of rank 0.
     """
-    if (whole := _whole_mask(key)) is not None:
-        x, key = x.expand_dims(0), whole
-    return Key(x, key).read()
+    frozen = _frozen(key)
+    if frozen is None or None in x.shape:
+        if (whole := _whole_mask(key)) is not None:
+            x, key = x.expand_dims(0), whole
+        return Key(x, key).read()
+    for op_class, attributes in _steps(x.shape, x.dtype, frozen):
+        x = op_class.emit(x, **attributes)
+    return x
+
+
+def _frozen(key: Any) -> tuple[Any, ...] | None:
+    """A key of integers, slices of integers, None and `...`, in a form that has a hash; None for
+    others.
+    """
+    found: list[Any] = []
+    for item in key if type(key) is tuple else (key,):
+        if type(item) is slice:
+            bounds = item.start, item.stop, item.step
+            if not all(b is None or type(b) is int for b in bounds):
+                return None
+            found.append(bounds)
+        elif item is None or item is Ellipsis or type(item) is int:
+            found.append(item)
+        else:
+            return None
+    return tuple(found)
+
+
+@functools.lru_cache(maxsize=4096)
+def _steps(
+    shape: tuple[int, ...], dtype: Any, frozen: tuple[Any, ...]
+) -> tuple[tuple[type[Op], dict[str, Any]], ...]:
+    """The ops that read a key, one after the other, from a tensor of a type; found once."""
+    key = tuple(slice(*item) if type(item) is tuple else item for item in frozen)
+    noted = _Noted()
+    with builders.emitting_to(noted):
+        Key(_StandIn(TensorSpec(shape, dtype)), key).read()
+    return tuple(noted.steps)
+
+
+class _StandIn:
+    """A tensor of which only the type is asked."""
+
+    graph = None
+    slice_axis, squeeze, expand_dims = slice_axis, squeeze, expand_dims
+
+    def __init__(self, spec: TensorSpec) -> None:
+        self.spec, self.shape, self.dtype, self.ndim = spec, spec.shape, spec.dtype, spec.rank
+
+
+class _Noted:
+    """Notes ops of one operand, each on the result of the one before, with the interface of a
+    Builder.
+    """
+
+    def __init__(self) -> None:
+        self.steps: list[tuple[type[Op], dict[str, Any]]] = []
+
+    def add(
+        self, op_class: type[Op], operands: tuple[Any], attributes: dict[str, Any], name: Any = None
+    ) -> _StandIn:
+        attributes = op_class.with_defaults(attributes)
+        self.steps.append((op_class, attributes))
+        spec: Any = op_class.infer(operands[0].spec, **attributes)
+        return _StandIn(spec)
 
 
 def _whole_mask(key: Any) -> np.ndarray | None:

@@ -102,7 +102,7 @@ class Imperative(Transforms):
 
 def is_put_off() -> bool:
     """True where ops are not run at once, by their references."""
-    return state.deferred is not None or lazy.mode() != "reference"
+    return state.deferred is not None or (state.eager or lazy.default) != "reference"
 
 
 def _found(

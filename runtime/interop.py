@@ -37,19 +37,19 @@ UFUNCS: dict[str, str] = {
     "arctan": "atan",
     "arctan2": "atan2",
     "arctanh": "atanh",
-    "bitwise_and": "__and__",
-    "bitwise_or": "__or__",
-    "bitwise_xor": "__xor__",
+    "bitwise_and": "bitwise_and",
+    "bitwise_or": "bitwise_or",
+    "bitwise_xor": "bitwise_xor",
     "degrees": "rad2deg",
     "divide": "div",
-    "invert": "__invert__",
+    "invert": "bitwise_invert",
     "isfinite": "is_finite",
     "isinf": "is_inf",
     "isnan": "is_nan",
     "left_shift": "shift_left",
     "multiply": "mul",
     "negative": "neg",
-    "positive": "__pos__",
+    "positive": "positive",
     "power": "pow",
     "radians": "deg2rad",
     "right_shift": "shift_right",
@@ -68,9 +68,11 @@ FUNCTIONS: dict[str, tuple[str, str]] = {
     "argsort": ("argsort", "a=x axis"),
     "broadcast_to": ("broadcast_to", "array=x shape"),
     "clip": ("clip", "a=x a_min=min a_max=max min max"),
-    "concatenate": ("concat", "arrays=xs axis!"),
+    "concatenate": ("concat", "arrays=xs axis"),
+    "count_nonzero": ("count_nonzero", "a=x axis keepdims"),
     "cumprod": ("cumprod", "a=x axis"),
     "cumsum": ("cumsum", "a=x axis"),
+    "cumulative_sum": ("cumulative_sum", "x axis dtype include_initial"),
     "diagonal": ("diagonal", "a=x offset axis1 axis2"),
     "diff": ("diff", "a=x n axis prepend append"),
     "dot": ("dot", "a b"),
@@ -78,6 +80,7 @@ FUNCTIONS: dict[str, tuple[str, str]] = {
     "expand_dims": ("expand_dims", "a=x axis"),
     "flip": ("flip", "m=x axis"),
     "full_like": ("full_like", "a=x fill_value dtype"),
+    "matrix_transpose": ("matrix_transpose", "x"),
     "max": ("max", "a=x axis keepdims"),
     "mean": ("mean", "a=x axis keepdims"),
     "median": ("median", "a=x axis keepdims"),
@@ -85,17 +88,18 @@ FUNCTIONS: dict[str, tuple[str, str]] = {
     "moveaxis": ("moveaxis", "a=x source destination"),
     "nan_to_num": ("nan_to_num", "x nan posinf neginf"),
     "ones_like": ("ones_like", "a=x dtype"),
-    "prod": ("prod", "a=x axis keepdims"),
+    "prod": ("prod", "a=x axis dtype keepdims"),
     "ravel": ("flatten", "a=self"),
     "repeat": ("repeat", "a=x repeats axis"),
     "reshape": ("reshape", "a=x shape"),
     "roll": ("roll", "a=x shift axis"),
     "round": ("round", "a=x"),
+    "searchsorted": ("searchsorted", "a v=values side"),
     "sort": ("sort", "a=x axis"),
     "squeeze": ("squeeze", "a=x axis"),
     "stack": ("stack", "arrays=xs axis"),
     "std": ("std", "a=x axis ddof=correction keepdims"),
-    "sum": ("sum", "a=x axis keepdims"),
+    "sum": ("sum", "a=x axis dtype keepdims"),
     "swapaxes": ("swapaxes", "a=x axis1=a axis2=b"),
     "take": ("take", "a=x indices axis!"),
     "take_along_axis": ("take_along_axis", "arr=x indices axis!"),
@@ -132,12 +136,15 @@ def parameters(name: str) -> tuple[dict[str, str], set[str]]:
     return names, {theirs[:-1] for theirs, _, _ in pairs if theirs.endswith("!")}
 
 
+_signature = functools.cache(inspect.signature)
+
+
 def _arguments(function: Any, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], Any] | None:
     """The arguments for our function of those for NumPy's; None where it has not all of them."""
     names, needed = parameters(function.__name__)
     if "*operands" in names:
         return None if kwargs else (args, {})
-    found = inspect.signature(function)
+    found = _signature(function)
     bound = found.bind(*args, **kwargs)
     defaults = {n: p.default for n, p in found.parameters.items() if n not in names}
     given = {n: v for n, v in bound.arguments.items() if v is not defaults.get(n, bound)}

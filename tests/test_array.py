@@ -68,9 +68,11 @@ CALLS: dict[str, list[tuple[tuple[Any, ...], dict[str, Any]]]] = {
     "argsort": [((X,), {}), ((X, 0), {})],
     "broadcast_to": [((X, (4, 2, 3)), {})],
     "clip": [((X, -0.25, 0.5), {}), ((X,), {"min": 0.0}), ((X,), {"a_min": None, "a_max": 0.5})],
-    "concatenate": [(([X, Y],), {}), (([X, Y], 1), {})],
+    "concatenate": [(([X, Y],), {}), (([X, Y], 1), {}), (([X, Y],), {"axis": None})],
+    "count_nonzero": [((X > 0, 1), {})],
     "cumprod": [((X, 1), {})],
     "cumsum": [((X,), {}), ((X,), {"axis": 0})],
+    "cumulative_sum": [((X,), {"axis": 1, "include_initial": True})],
     "diagonal": [((X,), {"offset": 1})],
     "diff": [((X,), {}), ((X,), {"axis": 0, "n": 1})],
     "dot": [((X, Y.T), {})],
@@ -78,6 +80,7 @@ CALLS: dict[str, list[tuple[tuple[Any, ...], dict[str, Any]]]] = {
     "expand_dims": [((X, 1), {})],
     "flip": [((X,), {}), ((X, 1), {})],
     "full_like": [((X, 2.5), {}), ((X, 2), {"dtype": np.int32})],
+    "matrix_transpose": [((X,), {})],
     "max": [((X,), {}), ((X, 0, None, True), {})],
     "mean": [((X, 1), {}), ((X,), {"keepdims": True})],
     "median": [((X,), {"axis": 1})],
@@ -91,11 +94,17 @@ CALLS: dict[str, list[tuple[tuple[Any, ...], dict[str, Any]]]] = {
     "reshape": [((X, (3, -1)), {})],
     "roll": [((X, 1), {}), ((X, 1, 0), {})],
     "round": [((X,), {})],
+    "searchsorted": [((np.sort(X[0]), Y), {"side": "right"})],
     "sort": [((X,), {}), ((X, 0), {})],
     "squeeze": [((X[None],), {}), ((X[None], 0), {})],
     "stack": [(([X, Y],), {"axis": 1})],
     "std": [((X,), {"ddof": 1})],
-    "sum": [((X,), {}), ((X,), {"axis": (0, 1), "keepdims": True}), ((X, 1, None), {})],
+    "sum": [
+        ((X,), {}),
+        ((X,), {"axis": (0, 1), "keepdims": True}),
+        ((X, 1, None), {}),
+        ((X, 1, float), {}),
+    ],
     "swapaxes": [((X, 0, 1), {})],
     "take": [((X, np.array([1, 0, 1])), {"axis": 1})],
     "take_along_axis": [((X, POSITIONS, 1), {})],
@@ -143,8 +152,7 @@ def test_other_functions_run_in_numpy() -> None:
     x = go.array(X)
     assert type(np.linalg.norm(x)) is np.float32
     assert type(np.fft.fft(x)) is np.ndarray
-    assert np.sum(x, dtype=np.float64).dtype == np.float64  # an argument that `go.sum` has not
-    np.testing.assert_array_equal(np.concatenate([x, x], axis=None), np.concatenate([X, X], None))
+    assert np.sum(x, initial=1.0) == X.sum() + 1  # an argument that `go.sum` has not
     np.testing.assert_array_equal(np.take(x, [5, 0]), X.ravel()[[5, 0]])
     np.testing.assert_array_equal(np.add.reduce(x), X.sum(0))
     np.testing.assert_array_equal(np.where(x > 0), np.where(X > 0))
@@ -182,7 +190,7 @@ def test_gradients_are_not_lost_in_numpy() -> None:
     x.attach_grad()
     with go.record():
         np.fft.fft(go.array(X))  # needs none
-        for call in (np.fft.fft, np.linalg.norm, np.add.reduce, lambda x: np.sum(x, dtype=float)):
+        for call in (np.fft.fft, np.linalg.norm, np.add.reduce, lambda x: np.sum(x, initial=1.0)):
             with pytest.raises(GradientError, match=r"numpy\..*records no gradient.*detach"):
                 call(x)
         assert np.array_equal(x, X)  # nothing to differentiate
@@ -224,6 +232,17 @@ def test_copies_keep_type_and_elements(way: Callable[[Any], Any], dtype: str) ->
     assert (type(y), y.dtype, y.shape) == (go.Array, x.dtype, x.shape)
     x[0] = 1
     np.testing.assert_array_equal(y, np.array([[0, 1, 3], [1, 0, 2]]).astype(x.dtype))
+
+
+def test_copies_compute_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy of what an op that is put off will give is put off, too, and keeps its elements."""
+    monkeypatch.setattr(go.config, "target", "reference")
+    with go.eager_mode("lazy"):
+        x = go.array([1.0, 2.0]) * 3
+        y = copy.deepcopy(x)
+        assert not x.is_ready()
+        x += 1
+        assert (y.tolist(), x.tolist()) == ([3, 6], [4, 7])
 
 
 def test_comparison_with_what_is_no_array() -> None:
