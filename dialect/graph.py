@@ -270,8 +270,8 @@ class Graph(builders.Builder):
         self.shared["constant"] = True
         warnings.warn_explicit(
             f"an array of type {array.spec} whose gradient is asked for (attach_grad) is a "
-            f"constant of '{self.name}': it gets no gradient there, and changes of it are not seen later; "
-            "pass it as an argument, use go.hybridize, or give x.detach() where that is meant",
+            f"constant of '{self.name}': it gets no gradient there, and changes of it are not seen "
+            "later; pass it as an argument, use go.hybridize, or give x.detach() if that is meant",
             UserWarning,
             frame.f_code.co_filename,
             frame.f_lineno,

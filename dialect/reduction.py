@@ -398,8 +398,9 @@ def summable(x: Any, dtype: Any = None) -> Any:
     x = as_tensor(x)
     if dtype is not None:
         return x.astype(as_dtype(dtype))
-    if x.dtype.kind in "biu" and x.dtype.itemsize < 4:
-        return x.astype(uint32 if x.dtype.kind == "u" else int32)
+    dtype = x.dtype
+    if dtype.kind in "biu" and dtype.itemsize < 4:
+        return x.astype(uint32 if dtype.kind == "u" else int32)
     return x
 
 

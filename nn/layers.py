@@ -3,6 +3,7 @@
 it is made, so that its parameters can be counted, loaded and given to an optimizer at once.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -162,7 +163,9 @@ class Flatten(Module):
         self.first = first
 
     def __call__(self, x: Any) -> Any:
-        return shape.reshape(x, (*x.shape[: self.first], -1))
+        rest = x.shape[self.first :]
+        size = None if None in rest else math.prod(rest)
+        return shape.reshape_to(as_tensor(x), (*x.shape[: self.first], size))
 
 
 class Activation(Module):

@@ -5,8 +5,9 @@ import fnmatch
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ..dialect.types import as_dtype, is_float
+from ..dialect.types import as_dtype, is_float, is_narrow
 from ..errors import ModuleError, TraceError
+from ..runtime import generator
 from ..runtime.array import Array, asarray, device_put, write
 from . import files
 from .variables import FROZEN, ask, is_trained, request_of, zero
@@ -33,8 +34,9 @@ class Module:
     """A part of a net: arrays and other modules in its attributes, and what it does in `__call__`.
 
     Attributes may be lists, tuples and dicts of them, too. An array made by `nn.parameter` is
-    trained; the others are states, such as running statistics. An array or module that stands in
-    several places is one, under the path of the first. A subclass needs no call of
+    trained; the others are states, such as running statistics, changed by `set_state`. NumPy arrays
+    and numbers are constants: they are not among `arrays()`, nor in files. An array or module that
+    stands in several places is one, under the path of the first. A subclass needs no call of
     `super().__init__()`.
     """
 
@@ -45,6 +47,13 @@ class Module:
             raise ModuleError(
                 f"the attribute '{name}' of {type(self).__name__} would hide its method of that "
                 "name; choose another name"
+            )
+        old = vars(self).get(name)
+        if request_of(old) is not None and is_array(value) and request_of(value) is None:
+            raise ModuleError(
+                f"'{name}' of {type(self).__name__} is a parameter, and would be replaced by an "
+                f"array that is not trained; write to it, module.{name}[...] = x, or make another "
+                "by nn.parameter(x)"
             )
         object.__setattr__(self, name, value)
 
@@ -151,16 +160,21 @@ class Module:
                 module.__dict__[name] = rebuilt(value, lambda x: new.get(id(x), x))
 
     def astype(self, dtype: Any, pattern: str = "*") -> Any:
-        """Convert the arrays of floats whose paths match, and return the module. They are other
-        arrays then: make the optimizer after that.
+        """Convert the arrays of floats whose paths match, and return the module; to 16 bits only
+        parameters, as states such as running statistics would lose their small changes. They are
+        other arrays then: make the optimizer after that.
         """
         wanted = as_dtype(dtype)
         if not is_float(wanted):
             raise ModuleError(f"astype expected a floating-point type, got {wanted.name}")
-        self._change(
-            lambda x: x.detach().astype(wanted) if is_float(x.dtype) and x.dtype != wanted else x,
-            pattern,
-        )
+
+        def converted(x: Array) -> Array:
+            stays = is_narrow(wanted) and request_of(x) is None
+            if stays or not is_float(x.dtype) or x.dtype == wanted:
+                return x
+            return x.detach().astype(wanted)
+
+        self._change(converted, pattern)
         return self
 
     def to(self, target: str) -> Any:
@@ -172,8 +186,11 @@ class Module:
 
     def set_state(self, name: str, value: Any) -> None:
         """Give the array that is the attribute `name` other elements, outside what is recorded: how
-        a module's call changes its states. TraceError in a trace, where an array is a constant.
+        a module's call changes its states. Nothing happens where the call runs a second time for
+        its backward (`go.checkpoint`). TraceError in a trace, where an array is a constant.
         """
+        if generator.is_running_again():
+            return
         old = getattr(self, name)
         if isinstance(old, Array):
             if not isinstance(value, Array):
@@ -228,7 +245,7 @@ class Module:
         return ""
 
     def __repr__(self) -> str:
-        lines = [f"{_title(self)}: {_count(self.count())}"]
+        lines = [_title(self)]
         for path, x, depth in self._walk():
             name = path.rpartition(".")[2]
             if isinstance(x, Module):
@@ -242,11 +259,9 @@ class Module:
 
 
 def _title(module: Module) -> str:
-    return f"{type(module).__name__}({module.summary()})"
-
-
-def _count(n: int) -> str:
-    return f"{n:,} parameter{'' if n == 1 else 's'}"
+    n = module.count()
+    count = f": {n:,} parameter{'' if n == 1 else 's'}" if n else ""
+    return f"{type(module).__name__}({module.summary()}){count}"
 
 
 def _inside(x: Any) -> list[tuple[str, Any]]:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from ..runtime import autograd
+from ..runtime import autograd, tape
 from ..runtime.array import Array, of_value, write
 
 FROZEN = "null"
@@ -24,8 +24,10 @@ def is_trained(x: Any) -> bool:
 
 
 def ask(x: Array, grad_req: str) -> None:
-    """Give a variable another gradient request, which an array that is none gets, too."""
-    if request_of(x) is not None:
+    """Give a variable another gradient request, which an array that is none gets, too. A request
+    that does not exist is an error before anything changes.
+    """
+    if request_of(x) is not None and grad_req in tape.REQUESTS:
         x.drop_grad()
     x.attach_grad(grad_req)
 

@@ -17,7 +17,7 @@ from ..dialect.types import float32, float64, int32, is_narrow
 from ..errors import GradientError, ModuleError
 from ..nn import files
 from ..nn.module import Module, check_arrays
-from ..nn.variables import FROZEN, request_of, zero
+from ..nn.variables import FROZEN, ask, request_of, zero
 from ..runtime import autograd
 from ..runtime.array import Array, array, of_value, write
 from .clipping import all_finite, clip_by_value
@@ -160,8 +160,8 @@ class Optimizer:
         those of the scaled loss, and a step with any that is not finite changes nothing.
         """
         with autograd.pause():
-            gradients = self._gradients(ignore_stale)
-            self._apply(gradients, loss_scale)
+            if gradients := self._gradients(ignore_stale):
+                self._apply(gradients, loss_scale)
 
     def _gradients(self, ignore_stale: bool) -> dict[str, Array]:
         found, stale = {}, []
@@ -243,6 +243,19 @@ class Optimizer:
         for name, x in given.items():
             write(own[name], of_value(x), "an update of the optimizer's state")
 
+    def __getstate__(self) -> dict[str, Any]:
+        requests = {name: request_of(x) for name, x in self.parameters.items()}
+        state = {k: v for k, v in vars(self).items() if k not in self.NOTES}
+        return {"attributes": state, "requests": requests}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Copied together with a net, an optimizer has the parameters of the copy."""
+        self.__dict__.update(state["attributes"])
+        for name, request in state["requests"].items():
+            if request is not None and request_of(self.parameters[name]) != request:
+                ask(self.parameters[name], request)
+        self._seen = {name: _storage(x.grad) for name, x in self.parameters.items()}
+
     def __repr__(self) -> str:
         rate = "a schedule" if self.schedule is not None else f"{self.learning_rate:g}"
         return (
@@ -279,8 +292,10 @@ def _zeros_for(x: Array) -> Array:
     return of_value(np.zeros(x.shape, float32 if is_narrow(x.dtype) else x.dtype))
 
 
-def _storage(x: Any) -> Any:
-    """What tells one storage of an array from a later one, without keeping it alive."""
+def _storage(x: Array | None) -> Any:
+    """What tells one storage of a gradient from a later one, without keeping it alive."""
+    if x is None:
+        return None
     storage: Any = next((s for s in (x._value, x._view, x._source) if s is not None), None)
     try:
         return weakref.ref(storage)

@@ -210,6 +210,7 @@ class Array(Operators):
         found._host, found._value, found._source = self._host, self._value, self._source
         found._hold = self._hold
         if state.deferred is not None:
+            state.deferred.made(found)
             state.deferred.rebind(found, self)
         return found
 
@@ -305,7 +306,7 @@ class Array(Operators):
         return self._history is not None and self._history.needs
 
     @property
-    def grad(self) -> "Array | None":
+    def grad(self) -> Any:
         """The gradient of a variable, an array that each backward writes or adds to; zeros until
         then. None for what is no variable.
         """
@@ -472,6 +473,13 @@ def of_value(value: np.ndarray) -> Array:
     found._view = found._lease = found._pending = found._owner = found._address = None
     found._source = found._history = None
     found._host = found._hold = _nothing
+    return found if state.deferred is None else made(found)
+
+
+def made(found: Array) -> Array:
+    """A new array with elements; told to what is being traced."""
+    if state.deferred is not None:
+        state.deferred.made(found)
     return found
 
 
@@ -517,10 +525,13 @@ def autograd() -> Any:
 
 def device_put(array: Any, target: str = "cpu") -> Array:
     """A copy of an array on the target's device. Its gradient comes back to where the array is."""
+    if state.deferred is not None and isinstance(array, Array):  # where a graph runs, it is
+        return _as_copy(array.snapshot(), array)
     host = np.asarray(array)
     driver = find_target(target).driver
     view = copy_in(device(driver).allocator, host)
-    return _as_copy(Array(view, host.shape, host.dtype, None, place(driver)), array)
+    found = Array(view, host.shape, host.dtype, None, place(driver))
+    return _as_copy(made(found), array)
 
 
 def _as_copy(found: Array, of: Any) -> Array:

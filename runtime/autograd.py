@@ -2,6 +2,7 @@
 """Gradients in imperative mode: recording, variables, and going backward."""
 
 import contextlib
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -154,7 +155,7 @@ def backward(
     variables: Any = None,
     retain_graph: bool = False,
     create_graph: bool = False,
-) -> list[Array] | None:
+) -> Any:
     """Gradients of recorded arrays, by all variables that they depend on, or by `variables`.
 
     `heads` is an array or a sequence of them; `head_grads` has the gradient of each (an array of
@@ -193,7 +194,7 @@ def grad(
     """
     retain = create_graph if retain_graph is None else retain_graph
     found = backward(heads, head_grads, variables, retain, create_graph)
-    return found[0] if isinstance(variables, Array) else found  # type: ignore[index]
+    return found[0] if isinstance(variables, Array) else found
 
 
 def release(heads: Any) -> None:
@@ -207,11 +208,19 @@ def release(heads: Any) -> None:
 
 def saved_bytes(heads: Any) -> int:
     """Bytes that the graph of heads keeps for its backward. An array that several ops keep counts
-    once, variables and other arrays of the program included.
+    once, variables and other arrays of the program included; one number in place of all elements
+    counts as one.
     """
     places = [a._history for a in _arrays("head", heads) if a._history is not None]
     nodes = sweep.reachable([p for p in places if not p.node.freed], whole=False)
-    return sum({_identity(x): x.nbytes for node in nodes for x in node.kept()}.values())
+    return sum({_identity(x): _bytes(x) for node in nodes for x in node.kept()}.values())
+
+
+def _bytes(kept: Any) -> int:
+    if isinstance(kept, Array):
+        return kept.nbytes
+    extents = zip(kept.shape, kept.strides, strict=True)
+    return math.prod(n for n, stride in extents if stride or not n) * kept.itemsize
 
 
 def _identity(kept: Any) -> int:

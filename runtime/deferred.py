@@ -66,6 +66,9 @@ class Scope:
             self.kept.append(array)
         return found
 
+    def made(self, array: Array) -> None:
+        """An array with elements was made."""
+
     def rebind(self, to: Array, other: Array) -> bool:
         """An array is given the storage of another one; whether that is done."""
         self.leaves.pop(id(to), None)
@@ -188,29 +191,42 @@ def get_graph(
     by its position, and for variables and inputs that do not fit.
     """
     arrays, structure = trees.flatten(outputs)
-    refs = [_built(i, array) for i, array in enumerate(arrays)]
+    refs = _built(arrays, inputs)
     nodes = needed(refs, whole=True)
     leaves = _leaves(nodes, refs)
-    chosen = _inputs(name, leaves, inputs)
-    reads = {(leaf.serial, 0): i for i, (_, leaf) in enumerate(chosen) if leaf is not None}
-    specs = [(n, s) for (n, _), s in zip(chosen, _specs(chosen, inputs), strict=True)]
-    graph = build(name, specs, reads, nodes, refs)
+    named = _named(name, leaves, inputs)
+    number = {id(array): i for i, (_, array) in enumerate(named)}
+    reads = {(x.serial, 0): number[id(x.array)] for x in leaves if id(x.array) in number}
+    graph = build(name, [(n, array.spec) for n, array in named], reads, nodes, refs)
     graph.out_tree = structure
     return graph
 
 
-def _built(i: int, array: Any) -> Any:
-    """What an output stands for."""
-    if isinstance(array, Array):
-        source = array._source
+def _built(arrays: Sequence[Any], inputs: Any) -> list[Any]:
+    """What outputs stand for: results of ops, inputs, and beside these constants."""
+    given = inputs.values() if isinstance(inputs, Mapping) else inputs or ()
+    chosen = {id(x) for x in given}
+    refs, constants = [], []
+    for i, array in enumerate(arrays):
+        source = array._source if isinstance(array, Array) else None
         if source is not None and isinstance(source.node.owner, Scope):
-            return source.node, source.index
-        if state.deferred is not None and source is None:
-            return state.deferred.leaf(array), 0
-    got = "one with a value only" if isinstance(array, Array) else type(array).__name__
-    raise ArgumentError(
-        f"go.get_graph expected output {i} to be an array computed in go.deferred(), got {got}"
-    )
+            refs.append((source.node, source.index))
+            continue
+        if not isinstance(array, Array) or id(array) not in chosen:
+            constants.append(i)
+        if not isinstance(array, Array):
+            break
+        if state.deferred is not None:
+            refs.append((state.deferred.leaf(array), 0))
+        else:
+            refs.append((Leaf(None, array, held(array)), 0))
+    if constants and (len(constants) == len(arrays) or len(refs) < len(arrays)):
+        i = constants[-1]
+        got = "one with a value only" if isinstance(arrays[i], Array) else type(arrays[i]).__name__
+        raise ArgumentError(
+            f"go.get_graph expected output {i} to be an array computed in go.deferred(), got {got}"
+        )
+    return refs
 
 
 def _leaves(nodes: Sequence[Node], refs: Sequence[Any]) -> list[Leaf]:
@@ -220,40 +236,33 @@ def _leaves(nodes: Sequence[Node], refs: Sequence[Any]) -> list[Leaf]:
     return [found[n] for n in sorted(found)]
 
 
-def _inputs(graph: str, leaves: list[Leaf], inputs: Any) -> list[tuple[str, Leaf | None]]:
-    """The inputs by name; None stands for an array that nothing reads."""
+def _named(graph: str, leaves: list[Leaf], inputs: Any) -> list[tuple[str, Array]]:
+    """The inputs by name."""
+    names = {id(leaf.array): leaf.name for leaf in leaves if leaf.name}
     if inputs is None:
-        return [(leaf.name, leaf) for leaf in leaves if leaf.name]
-    named = list(inputs.items()) if isinstance(inputs, Mapping) else [("", x) for x in inputs]
-    by_array = {id(leaf.array): leaf for leaf in leaves}
-    chosen: list[tuple[str, Leaf | None]] = []
-    for i, (given, array) in enumerate(named):
-        leaf = by_array.get(id(array))
+        return list({id(x.array): (x.name, x.array) for x in leaves if x.name}.values())
+    given = list(inputs.items()) if isinstance(inputs, Mapping) else [("", x) for x in inputs]
+    read = {id(leaf.array) for leaf in leaves}
+    named = []
+    for i, (name, array) in enumerate(given):
         if not isinstance(array, Array):
             got = type(array).__name__
             raise ArgumentError(f"go.get_graph expected input {i} to be an Array, got {got}")
         source = array._source
-        if leaf is None and source is not None and isinstance(source.node.owner, Scope):
+        if id(array) not in read and source is not None and isinstance(source.node.owner, Scope):
             raise ArgumentError(
                 f"go.get_graph expected input {i} to be an array that is given, got the result of "
                 f"'{source.node.name}'{_at(source.node)}"
             )
-        chosen.append((given or (leaf.name if leaf else "") or f"input{i}", leaf))
-    taken = {leaf.serial for _, leaf in chosen if leaf is not None}
-    for leaf in leaves:
-        if leaf.name and leaf.serial not in taken:
+        named.append((name or names.get(id(array)) or f"input{i}", array))
+    chosen = {id(array) for _, array in named}
+    for i, name in names.items():
+        if i not in chosen:
             raise ArgumentError(
-                f"go.get_graph of '{graph}' expected the variable '{leaf.name}', which it reads, "
-                "among the inputs; add its array"
+                f"go.get_graph of '{graph}' expected the variable '{name}', which it reads, among "
+                "the inputs; add its array"
             )
-    return chosen
-
-
-def _specs(chosen: Sequence[tuple[str, Leaf | None]], inputs: Any) -> list[TensorSpec]:
-    if inputs is None:
-        return [leaf.specs[0] for _, leaf in chosen if leaf is not None]
-    arrays = list(inputs.values()) if isinstance(inputs, Mapping) else list(inputs)
-    return [array.spec for array in arrays]
+    return named
 
 
 def _at(node: Node) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import ArgumentError
-from .array import Array
+from .array import Array, made
 from .buffers import ALIGNMENT, ELEMENT_TYPES, copy_to, imported, view_of
 from .device import device as hal_device
 from .device import place
@@ -36,10 +36,10 @@ def from_dlpack(x: Any, *, device: Any = None, copy: bool | None = None) -> Arra
             "copy=False, got other; allow a copy"
         )
     if copy or not fits:
-        return Array(copy_to(home, np.ascontiguousarray(array)), array.shape, array.dtype)
+        return made(Array(copy_to(home, np.ascontiguousarray(array)), array.shape, array.dtype))
     buffer, view = imported(home.allocator, _writable(array))
     owner = (buffer, array)
-    return Array(view, array.shape, array.dtype, None, place("local-task"), None, owner)
+    return made(Array(view, array.shape, array.dtype, None, place("local-task"), None, owner))
 
 
 def _writable(array: np.ndarray) -> np.ndarray:

@@ -49,6 +49,12 @@ _key = of_value(key(0))
 _count = of_value(np.zeros((), np.int64))
 
 _scope: contextvars.ContextVar[Any] = contextvars.ContextVar("gradopt_key_scope", default=None)
+_again = contextvars.ContextVar("gradopt_again", default=False)
+
+is_running_again = _again.get
+"""Whether code of this thread runs a second time for its backward: it draws the keys of the first
+time, and modules leave their states alone.
+"""
 
 
 class KeyScope:
@@ -140,9 +146,15 @@ def keys_noted() -> Iterator[list[Any]]:
         yield noted.keys
 
 
-def keys_again(keys: list[Any]) -> contextlib.AbstractContextManager[None]:
+@contextlib.contextmanager
+def keys_again(keys: list[Any]) -> Iterator[None]:
     """Within it, on this thread, the given keys are drawn again."""
-    return _scoped(Again(keys))
+    before = _again.set(True)
+    try:
+        with _scoped(Again(keys)):
+            yield
+    finally:
+        _again.reset(before)
 
 
 @contextlib.contextmanager

@@ -155,7 +155,8 @@ def rule(
     needs: tuple[bool, ...],
 ) -> Rule:
     """The backward of an op on arrays; see Rule."""
-    key = (op_class, *attributes.items(), *((a.shape, a.dtype) for a in arrays), needs)
+    values = [v.hex() if type(v) is float else v for v in attributes.values()]  # -0.0 is not 0.0
+    key = (op_class, *values, *[(a.shape, a.dtype) for a in arrays], needs)
     try:
         return _known[key]
     except KeyError:

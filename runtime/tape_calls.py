@@ -44,22 +44,23 @@ class CallNode(Node):
         self.mode = mode
         self.leaves = [keep(x) if isinstance(x, Array) else np.array(x) for x in leaves]
         self.of = of
-        self.pullback = pullback
+        self.pullback: Pullback | None = pullback
 
     @property
     def name(self) -> str:  # type: ignore[override]
         return f"the compiled function '{self.function.name}'"
 
     def kept(self) -> list[Any]:
-        return [*self.leaves, *self.pullback.kept]
+        return [*self.leaves, *(self.pullback.kept if self.pullback is not None else ())]
 
     def free(self) -> None:
         super().free()
         self.leaves = []
-        self.pullback = None  # type: ignore[assignment]
+        self.pullback = None
 
     def pull(self, cts: list[Array | None], fast: bool) -> Sequence[Array | None]:
         if not state.recording:
+            assert self.pullback is not None
             found = self.pullback(self.of.results(cts), retain_graph=True)
             return trees.leaves(found, none_is_leaf=True)
         leaves = [placed(x, p) for x, p in zip(self.leaves, self.parents, strict=True)]

@@ -7,7 +7,6 @@ noted beside them, so that other threads, and a caller after an error, see them 
 
 import contextlib
 import copy
-import gc
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -29,27 +28,54 @@ from .tape import needed as needs_gradient
 from .walk import GRADIENT, Place, Saved, Walk, differences
 
 
+class Before:
+    """What an array had beside its elements."""
+
+    def __init__(self, array: Array) -> None:
+        self.array = array
+        self.history = array._history
+        self.mark: Mark | None = None if self.history is None else self.history.mark
+        self.fresh = self.mark is not None and self.mark.is_fresh
+
+    def put_back(self) -> None:
+        self.array._history = self.history
+        if self.mark is not None:
+            self.mark.is_fresh = self.fresh
+
+
 class Trace(Scope):
-    """Collects the ops of a function that is being traced. `existing` are all arrays that were
-    there before: those the function reads are inputs, whatever else it makes is its own.
+    """Collects the ops of a function that is being traced. `own` are the arrays with elements that
+    it made itself; others were there before: those that it reads are inputs, those that it writes
+    to are noted in `written`.
     """
 
     RECORDS = True
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, found: list[Any]) -> None:
         super().__init__()
         self.name = name
-        self.existing = {id(x): x for x in gc.get_objects() if type(x) is Array}
+        self.own: dict[int, Array] = {}
         self.written: dict[int, Value] = {}
+        self.before = {id(x): Before(x) for x in found if type(x) is Array}
         self.is_over = False
+
+    def made(self, array: Array) -> None:
+        self.own[id(array)] = array
+
+    def existed(self, array: Array) -> bool:
+        """Whether an array was there before; then it is known from now on."""
+        source = array._source
+        if id(array) in self.own or (source is not None and source.node.owner is self):
+            return False
+        if id(array) not in self.before:
+            self.before[id(array)] = Before(array)
+        return True
 
     def source_of(self, array: Array) -> Value | None:
         """What an array holds at this point of the function; None for elements of its own."""
-        if (found := self.written.get(id(array))) is not None:
-            return found
-        if id(array) in self.existing:
-            return Value(self.leaf(array), 0)
-        return array._source
+        if not self.existed(array):
+            return array._source
+        return self.written.get(id(array)) or Value(self.leaf(array), 0)
 
     def leaf(self, array: Array) -> Leaf:
         found = self.leaves.get(id(array))
@@ -63,10 +89,11 @@ class Trace(Scope):
 
     def rebind(self, to: Array, other: Array) -> bool:
         source = self.source_of(other)
-        if id(to) in self.existing:
+        if self.existed(to):
             self.written[id(to)] = source or Value(Leaf(self, other, held(other)), 0)
             return True
         if source is None:
+            self.made(to)
             return False
         to._source, to._value, to._view = source, None, None
         return True
@@ -176,12 +203,12 @@ def trace(
     arguments, keywords = _as_arrays((arguments, keywords))
     before = again(arguments, keywords)
     mode = options.get("mode") or modes.current_mode()
-    scope = Trace(function_name(fn))  # the arrays above are there before, too
-    with _as_it_was(scope, before, lambda: again(arguments, keywords)) as state_before:
+    scope = Trace(function_name(fn), before.arrays)
+    with _as_it_was(scope, before, lambda: again(arguments, keywords)):
         with _entered(scope), modes.mode(mode):
             results = fn(*arguments, **keywords)
         after = again(arguments, keywords)
-        return _Finish(scope, before, state_before).traced(results, after, donate, options)
+        return _Finish(scope, before).traced(results, after, donate, options)
 
 
 def _as_arrays(given: Any) -> Any:
@@ -212,45 +239,30 @@ def _entered(scope: Trace) -> Iterator[None]:
         scope.is_over = True
 
 
-class _Before:
-    """What arrays had beside their elements."""
-
-    def __init__(self, scope: Trace) -> None:
-        self.histories = {i: x._history for i, x in scope.existing.items()}
-        marks = {i: h.mark for i, h in self.histories.items() if h is not None}
-        self.marks: dict[int, Mark] = {i: m for i, m in marks.items() if m is not None}
-        self.fresh = {i: m.is_fresh for i, m in self.marks.items()}
-
-
 @contextlib.contextmanager
-def _as_it_was(scope: Trace, before: Walk, again: Callable[[], Walk]) -> Iterator[_Before]:
+def _as_it_was(scope: Trace, before: Walk, again: Callable[[], Walk]) -> Iterator[None]:
     """Whatever happens, arrays, and the places that hold them, are as they were."""
-    then = _Before(scope)
     notes = [(x, n, copy.copy(getattr(x, n))) for x in before.noted for n in type(x).NOTES]
     saved = Saved(before.containers)
     try:
-        yield then
+        yield
     finally:
         for noted, name, value in notes:
             setattr(noted, name, value)
-        for i in {*map(id, before.arrays), *scope.written, *scope.leaves}:
-            if i in scope.existing:
-                scope.existing[i]._history = then.histories[i]
-            if i in then.marks:
-                then.marks[i].is_fresh = then.fresh[i]
+        for then in scope.before.values():
+            then.put_back()
         saved.put_back()
         for where, old, _ in list(differences(before, again())):
             where.set(old)  # cells, globals, slots
-        scope.existing = {}
+        scope.own.clear()
 
 
 class _Finish:
     """Makes of what was collected what calls run."""
 
-    def __init__(self, scope: Trace, before: Walk, then: _Before) -> None:
+    def __init__(self, scope: Trace, before: Walk) -> None:
         self.scope = scope
         self.before = before
-        self.then = then
         self.number = {id(x): i for i, x in enumerate(before.arrays)}
         self.outputs: list[Ref] = []
         self._output: dict[tuple[int, int], int] = {}
@@ -288,13 +300,13 @@ class _Finish:
 
     def _target(self, i: int) -> Any:
         """An array by its number, or itself where only the function knows it."""
-        return self.number.get(i, self.scope.existing[i])
+        return self.number.get(i, self.scope.before[i].array)
 
     def _spec(self, leaf: Any) -> tuple[str, Any]:
         """What a call gives for something that the function returned."""
         if not isinstance(leaf, Array):
             return "value", leaf
-        if id(leaf) in self.scope.existing:
+        if self.scope.existed(leaf):
             return "array", self._target(id(leaf))
         source = self.scope.source_of(leaf)
         return "output", self._ref(source or Value(Leaf(self.scope, leaf, held(leaf)), 0))
@@ -348,7 +360,7 @@ class _Finish:
     def _fresh(self) -> list[tuple[Any, bool]]:
         """Arrays whose gradient was filled, or used, and which it is now."""
         return [
-            (self._target(i), mark.is_fresh)
-            for i, mark in self.then.marks.items()
-            if mark.is_fresh != self.then.fresh[i]
+            (self._target(i), then.mark.is_fresh)
+            for i, then in self.scope.before.items()
+            if then.mark is not None and then.mark.is_fresh != then.fresh
         ]

@@ -307,7 +307,9 @@ def test_eager_ops_are_their_references(op: str) -> None:
                 assert list(map(same, got, want)) == [True] * len(want), case.name
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if issubclass(OPS[c.op], Elementwise)], ids=str)
+@pytest.mark.parametrize(
+    "case", [c for c in CASES if issubclass(OPS[c.op], Elementwise)], ids=lambda c: c.name
+)
 def test_elementwise_references_repeat_operands(case: Case) -> None:
     """References take an operand that NumPy has to repeat as they take it repeated."""
     op, inputs = OPS[case.op], [np.asarray(x) for x in case.inputs]

@@ -37,6 +37,7 @@ COMPILED = {
     "artifacts.md",
     "memory.md",
     "recording.md",
+    "imperative.md",
 }
 """Pages whose examples need IREE's compiler."""
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -3,16 +3,26 @@
 the same losses, parameters, states and random numbers.
 """
 
+import os
+import pathlib
 from collections.abc import Callable
 from typing import Any
 
 import gradopt as go
 import numpy as np
 import pytest
+import safetensors.numpy
 from gradopt import nn, optim
 from gradopt.errors import GradientError
+from gradopt.runtime.artifact import Artifact
+
+from .test_nn import CASES, Case, trained
 
 pytestmark = pytest.mark.compiler
+
+LAYERS = int(os.environ.get("GRADOPT_NN_LAYERS", "1"))
+"""How many layers are compiled one by one; 28 is all of them."""
+FIRST = ("attention-context-mask", "gru")
 
 rng = np.random.default_rng(2)
 X = rng.normal(size=(16, 6, 6, 1)).astype(np.float32)
@@ -183,3 +193,33 @@ def test_bfloat16_step() -> None:
     for name, master in masters.items():
         x = hybrid.net.parameters()[name]
         np.testing.assert_array_equal(x, np.asarray(master).astype(x.dtype))
+
+
+@pytest.mark.parametrize(
+    "case", sorted(CASES, key=lambda c: c.name not in FIRST)[:LAYERS], ids=lambda c: c.name
+)
+def test_layer_compiled(case: Case) -> None:
+    """A layer's step in float64, compiled: loss, states and gradients."""
+    want = trained(case, None)
+    for name, x in trained(case, "cpu").items():
+        np.testing.assert_allclose(x, want[name], rtol=1e-9, atol=1e-12, err_msg=name)
+
+
+def test_export(tmp_path: pathlib.Path) -> None:
+    """C149: a net that was trained, exported for inference: running statistics, no dropout, a batch
+    of one, and weights by their paths.
+    """
+    step = Step(convnet, lambda net: optim.SGD(net, 0.1), scaled=False)
+    losses(step, 2)
+    weights, images = step.net.arrays(), go.TensorSpec((None, *X.shape[1:]))
+
+    def predict(weights: Any, x: Any) -> Any:
+        return step.net.apply(weights, x)
+
+    path = tmp_path / "net"
+    with go.infer_mode():
+        go.export(path, {"predict": (predict, (weights, images))}, {"weights": weights})
+        want = step.net(X[:1])
+    (found,) = Artifact(path).call("predict", X[:1]).values()
+    np.testing.assert_allclose(found, want, rtol=1e-5)
+    assert "weights.layers.1.running_mean" in safetensors.numpy.load_file(f"{path}.safetensors")

@@ -477,8 +477,10 @@ def test_binding_is_checked() -> None:
         go.get_graph(y, inputs=[y])
     with pytest.raises(ArgumentError, match="expected input 0 to be an Array, got ndarray"):
         go.get_graph(y, inputs=[f32(3)])  # type: ignore[list-item]
-    with pytest.raises(ArgumentError, match=r"expected output 1 to be an array computed in go.def"):
-        go.get_graph([y, go.array(1.0)])
+    with pytest.raises(ArgumentError, match=r"expected output 0 to be an array computed in go.def"):
+        go.get_graph([go.array(1.0)])
+    with pytest.raises(ArgumentError, match=r"expected output 1 to be .* got float"):
+        go.get_graph([y, 1.0])
 
 
 def test_recording_in_deferred_compute_is_an_error() -> None:

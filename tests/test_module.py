@@ -57,11 +57,11 @@ def test_printed() -> None:
     assert repr(nn.Sequential(nn.Conv(1, 8, 3, padding="SAME"), "relu", nn.BatchNorm(8))) == (
         "Sequential(3 layers): 96 parameters\n"
         "  layers:\n"
-        "    0: Conv(1 -> 8, 3x3, padding=SAME)\n"
+        "    0: Conv(1 -> 8, 3x3, padding=SAME): 80 parameters\n"
         "      weight: float32 (3, 3, 1, 8)\n"
         "      bias: float32 (8,)\n"
         "    1: Activation(relu)\n"
-        "    2: BatchNorm(8)\n"
+        "    2: BatchNorm(8): 16 parameters\n"
         "      gamma: float32 (8,)\n"
         "      beta: float32 (8,)\n"
         "      running_mean: float32 (8,), not trained\n"
@@ -95,6 +95,9 @@ def test_freeze() -> None:
     loss.backward()
     assert net.first.weight.grad is None and np.asarray(net.blocks[0].weight.grad).any()
     net.unfreeze()
+    assert list(net.parameters()) == [p for p in PATHS if p not in STATES]
+    with pytest.raises(GradientError, match="grad_req out of 'write', 'add', 'null', got 'sum'"):
+        net.set_grad_req("sum")
     assert list(net.parameters()) == [p for p in PATHS if p not in STATES]
     with pytest.raises(ModuleError, match=r"'head\.\*' matches no array of Net; it has first.weig"):
         net.freeze("head.*")
@@ -147,6 +150,23 @@ def test_parameters_are_floats() -> None:
     assert nn.parameter(x) is not x and x.grad is None
 
 
+def test_parameters_stay_parameters() -> None:
+    """An array that would silently no longer be trained is an error; written to, it is."""
+    layer = nn.Dense(2, 1)
+    for value in (layer.weight * 2, go.ones((2, 1))):
+        with pytest.raises(ModuleError, match=r"'weight' of Dense is a parameter.*nn\.parameter"):
+            layer.weight = value
+    with pytest.raises(ModuleError, match="is a parameter"):
+        go.trace(lambda w: setattr(layer, "weight", w), np.ones((2, 1), np.float32))
+    before = layer.weight
+    layer.weight -= 1.0
+    layer.weight[...] = 2.0
+    assert layer.weight is before and list(layer.parameters()) == ["weight", "bias"]
+    layer.weight = nn.parameter(go.ones((2, 1)))
+    layer.bias = None
+    assert list(layer.parameters()) == ["weight"]
+
+
 def test_no_call() -> None:
     class Empty(nn.Module):
         pass
@@ -166,6 +186,9 @@ def test_astype() -> None:
     assert Net().astype("float64").steps.dtype == np.int32
     with pytest.raises(ModuleError, match="astype expected a floating-point type, got int32"):
         net.astype("int32")
+    norm = nn.BatchNorm(3).astype("bfloat16")  # statistics keep their small changes
+    assert norm.gamma.dtype == ml_dtypes.bfloat16 and norm.running_var.dtype == np.float32
+    assert norm.astype("float64").running_var.dtype == np.float64
     moved = net.to("cpu")
     assert moved is net and list(net.parameters()) == [p for p in PATHS if p not in STATES]
 
@@ -185,6 +208,20 @@ def test_replaced() -> None:
     assert copied.pair.b[0] is copied.first and copied.blocks is not net.blocks
     with pytest.raises(ModuleError, match=r"unexpected last.*'steps' expected int32 of shape \(\)"):
         net.replaced({"last": X, "steps": X})
+
+
+def test_hybridized_module() -> None:
+    """A hybridized net has the net's arrays, also after they changed."""
+    net = Net()
+    fast = go.hybridize(net, target="reference")
+    for _ in range(2):
+        with go.infer_mode():
+            np.testing.assert_array_equal(fast(X), net(X))
+        net.first.weight[...] = 2.0
+    twin = copy.deepcopy(net)
+    np.testing.assert_array_equal(fast(X), twin(X))
+    for path, x in twin.arrays().items():
+        np.testing.assert_array_equal(net.arrays()[path], x, err_msg=path)
 
 
 # --- files ----------------------------------------------------------------------------------------

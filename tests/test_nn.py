@@ -3,6 +3,7 @@
 
 import contextlib
 import dataclasses
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 from gradopt import nn
 from gradopt.errors import ModuleError, OpError, TraceError
 
+pytestmark = pytest.mark.filterwarnings("ignore:an array of type .* is a constant of")
 f64 = np.float64
 rng = np.random.default_rng(11)
 
@@ -132,7 +134,7 @@ def batch_inferred(p: Any, x: Any) -> Any:
     return (x - p["running_mean"]) * scale + p["beta"]
 
 
-MASK = rng.random((2, 1, 4, 5)) < 0.6
+MASK = rng.random((1, 1, 4, 5)) < 0.6
 MASK[..., 0] = True
 NHWC, NCHW = ("NHWC", "HWIO", "NHWC"), ("NCHW", "OIHW", "NCHW")
 
@@ -323,6 +325,53 @@ def test_layer(case: Case) -> None:
         np.testing.assert_allclose(x.grad, want, rtol=1e-8, atol=1e-10)
 
 
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+def test_unknown_batch(case: Case) -> None:
+    """A batch that is known only at run time; recurrent layers say that they need it."""
+    net = case.make()
+    specs = [go.TensorSpec((None, *x.shape[1:]), x.dtype) for x in case.inputs]
+    with go.infer_mode():
+        if isinstance(net, nn.LSTM | nn.GRU):
+            with pytest.raises(ModuleError, match=r"of known extents, got shape \(None, 4, 2\)"):
+                go.trace(lambda *x: case.call(net, *x), *specs)
+            return
+        graph = go.trace(lambda *x: case.call(net, *x), *specs)
+        want = outputs(case.call(net, *case.inputs))
+    assert [s.shape for s in graph.output_specs] == [(None, *y.shape[1:]) for y in want]
+
+
+def step_of(case: Case, net: nn.Module) -> Callable[..., Any]:
+    """Forward, loss and backward of a layer."""
+
+    def step(*inputs: Any) -> Any:
+        with go.record():
+            loss = sum(((y * y).sum() for y in outputs(case.call(net, *inputs))), start=0.0)
+        if net.parameters():
+            loss.backward()
+        return loss
+
+    return step
+
+
+def trained(case: Case, target: str | None) -> dict[str, np.ndarray]:
+    """Loss, states and gradients of a step of a layer, eager or hybridized for a target."""
+    go.random.seed(3)
+    net = case.make()
+    step = step_of(case, net)
+    with go.infer_mode() if case.mode == "infer" else contextlib.nullcontext():
+        loss = (go.hybridize(step, target=target) if target else step)(*map(go.array, case.inputs))
+    found = {f"gradient of {path}": np.array(x.grad) for path, x in net.parameters().items()}
+    return found | {path: np.array(x) for path, x in net.arrays().items()} | {"loss": loss}
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+def test_layer_hybridized(case: Case) -> None:
+    """B38: the graph of a layer's step, run by the ops' references, is the eager step exactly."""
+    want = trained(case, None)
+    for name, x in trained(case, "reference").items():
+        np.testing.assert_array_equal(x, want[name], err_msg=name)
+
+
 # --- modes and states -----------------------------------------------------------------------------
 
 
@@ -340,6 +389,47 @@ def test_running_statistics() -> None:
     np.testing.assert_allclose(norm.running_mean, [0.1, 0.4], rtol=1e-6)
     np.testing.assert_allclose(y, (x - [0.1, 0.4]) / np.sqrt(1 + 1e-5), rtol=1e-5)
     assert list(norm.parameters()) == ["gamma", "beta"]
+
+
+@pytest.mark.parametrize("target", [None, "reference"])
+def test_checkpointed(target: str | None) -> None:
+    """C046, C047: what is computed anew draws the same mask, and moves no statistics again."""
+    go.random.seed(1)
+    norm, dropout, x = nn.BatchNorm(3), nn.Dropout(0.5), go.array(r(64, 3).astype(np.float32))
+
+    def inner(x: Any) -> Any:
+        return dropout(norm(x))
+
+    def step(run: Any) -> Any:
+        with go.record():
+            y = run(x)
+            loss = (y * y).sum()
+        loss.backward()
+        return y
+
+    if target:
+        step = go.hybridize(step, target=target)
+    plain = np.asarray(step(inner))
+    wanted = [np.array(a) for a in (norm.gamma.grad, norm.running_mean)]
+    go.random.seed(1)
+    norm.running_mean[...], norm.running_var[...] = 0.0, 1.0
+    np.testing.assert_array_equal(step(go.checkpoint(inner)), plain)
+    for got, want in zip((norm.gamma.grad, norm.running_mean), wanted, strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-6)
+    assert int(go.random.get_state()["count"]) == 1
+
+
+def test_gradient_in_predict_mode() -> None:
+    """C025: recorded in predict mode, batch norm is a scale; gamma / sqrt(running variance) = 2."""
+    norm, x = nn.BatchNorm(3, eps=0.0), go.array(r(4, 3).astype(np.float32))
+    norm.gamma[...] = 2.0
+    x.attach_grad()
+    for step in (lambda: norm(x), go.hybridize(lambda: norm(x), target="reference")):
+        with go.record(train_mode=False):
+            y = step().sum()
+        y.backward()
+        np.testing.assert_array_equal(x.grad, 2)
+    assert not np.any(norm.running_mean.numpy())
 
 
 def test_states_in_a_trace() -> None:
@@ -421,6 +511,17 @@ def test_autocast(dtype: str) -> None:
             assert layer(go.ones(shape)).dtype == cast
     with go.autocast(dtype):  # states of recurrent layers stay wide
         assert nn.LSTM(2, 3)(go.ones((1, 2, 2)))[0].dtype == np.float32
+
+
+def test_autocast_is_the_threads_own() -> None:
+    """B30: another thread is in no context of this one."""
+    net, x = nn.Dense(4, 3), np.ones((2, 4), np.float32)
+    found = []
+    with go.autocast("bfloat16"):
+        thread = threading.Thread(target=lambda: found.append(net(x).dtype))
+        thread.start()
+        thread.join()
+    assert found == [np.float32]
 
 
 def test_autocast_takes_16_bits() -> None:

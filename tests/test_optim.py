@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """go.optim: optimizers against loops in NumPy; schedules, clipping, loss scaling, stale grads."""
 
+import copy
 import math
 import pathlib
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -135,6 +137,34 @@ def test_one_loss_falls() -> None:
     assert losses[-1] < 0.05 * losses[0]
 
 
+def test_put_off() -> None:
+    """B38: steps whose ops are put off, and run as graphs, give the same numbers."""
+
+    def run() -> dict[str, np.ndarray]:
+        p = variables(np.float32)
+        optimizer = optim.Adam(p, schedules.cosine(0.05, 20), clip_norm=1.0)
+        scale = optim.LossScale(4.0, interval=2)
+        for _ in range(5):
+            with go.record():
+                loss = scale(loss_of(p))
+            loss.backward()
+            optimizer.step(loss_scale=scale)
+        with pytest.raises(GradientError, match="was not filled"):
+            optimizer.step()
+        arrays = optimizer.arrays() | p | scale.arrays()
+        return {name: np.array(x) for name, x in arrays.items()}
+
+    want, target = run(), go.config.target
+    try:
+        go.config.target = "reference"
+        with go.eager_mode("lazy"):
+            found = run()
+    finally:
+        go.config.target = target
+    for name, x in found.items():
+        np.testing.assert_array_equal(x, want[name], err_msg=name)
+
+
 def test_overrides() -> None:
     """A factor of the learning rate and a weight decay for some parameters; later ones win."""
     p = variables()
@@ -209,6 +239,25 @@ def test_gradients_written_by_hand() -> None:
     np.testing.assert_array_equal(p["w"], before - 1)
     with pytest.raises(GradientError, match="'w', 'b' was not"):
         optimizer.step()
+
+
+def test_accumulated_gradients() -> None:
+    """Two halves of a batch with the request "add" are the whole batch."""
+    x = rng.normal(size=(8, 3))
+    nets = [nn.Dense(3, 2, dtype=np.float64) for _ in range(2)]
+    nets[1].update(nets[0].arrays())
+    nets[1].set_grad_req("add")
+    for net, batches in zip(nets, ([x], [x[:4], x[4:]]), strict=True):
+        optimizer = optim.Adam(net, 0.1)
+        for _ in range(3):
+            for batch in batches:
+                with go.record():
+                    loss = (net(batch) ** 2).sum() / 8
+                loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    for path, want in nets[0].arrays().items():
+        np.testing.assert_allclose(nets[1].arrays()[path], want, rtol=1e-10)
 
 
 def test_frozen_parameters_stay() -> None:
@@ -401,6 +450,22 @@ def test_state_saved(tmp_path: pathlib.Path) -> None:
     assert second.learning_rate == 0.05
     with pytest.raises(ModuleError, match=r"arrays for SGD do not fit: .*unexpected slots.*w\.v"):
         optim.SGD(p, momentum=0.9).load(tmp_path / "adam.safetensors")
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+def test_copies(copied: Any) -> None:
+    """An optimizer copied with its net trains the copy, from the same state."""
+    net = nn.Dense(2, 1)
+    optimizer = optim.Adam(net, 0.1, clip_norm=1.0)
+    x = np.ones((3, 2), np.float32)
+    train(optimizer, 2, lambda p: (net(x) ** 2).sum())
+    for twin, other in (copied((net, optimizer)), copied((optimizer, net))[::-1]):
+        assert all(twin.parameters()[k] is p for k, p in other.parameters.items())
+        with pytest.raises(GradientError, match="'weight', 'bias' was not filled"):
+            other.step()
+        train(other, 2, lambda p, twin=twin: (twin(x) ** 2).sum())
+        assert (int(other.count), int(optimizer.count)) == (4, 2)
+        assert (np.asarray(twin.weight) != np.asarray(net.weight)).all()
 
 
 def test_printed() -> None:

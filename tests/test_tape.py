@@ -447,7 +447,7 @@ def test_only_what_depends_on_a_variable_is_recorded() -> None:
     assert frozen.grad is None
 
 
-KEPT: list[tuple[str, Any, int]] = [
+KEPT: list[tuple[str, Any, float]] = [
     ("add", lambda x, c: x + c, 0),
     ("tanh", lambda x, c: go.tanh(x), 1),
     ("exp", lambda x, c: go.exp(x), 1),
