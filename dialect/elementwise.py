@@ -144,8 +144,8 @@ def common_type(kind: str, *operands: tuple[np.dtype, bool]) -> np.dtype:
 
 def common_dtype(dtypes: list[np.dtype], scalars: list[Any]) -> np.dtype:
     """The element type of tensors of `dtypes` and numbers together. OpError where there is none."""
-    weak = [(number_type(x), True) for x in scalars]
-    return common_type(ANY, *((dtype, False) for dtype in dtypes), *weak)
+    tensors = [(dtype, False) for dtype in dtypes]
+    return common_type(ANY, *tensors, *((number_type(x), True) for x in scalars))
 
 
 def is_scalar(x: Any) -> bool:

@@ -60,17 +60,17 @@ def count(x: Any, axes: tuple[int, ...]) -> Any:
     return constant(float(math.prod(extents)), x.dtype)
 
 
-def _count(x: np.ndarray, axes: tuple[int, ...]) -> Any:
-    """The number of elements along axes, as what divides sums: their type holds a small one, and
-    makes NumPy divide by a large one in float64.
+def _averaged(total: Any, x: np.ndarray) -> Any:
+    """Sums of elements of x, divided by how many there are in each: in their own type where it
+    holds the number, else in float64.
     """
-    n = math.prod([x.shape[a] for a in axes])
-    return n if n <= 2**24 else np.int64(n)
+    n = x.size // (total.size or 1)
+    return total / (n if n <= 2**24 else np.int64(n))
 
 
 def mean_along(x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
     """NumPy's mean, with the axes kept, at less cost."""
-    return np.add.reduce(x, axes, keepdims=True) / _count(x, axes)
+    return _averaged(np.add.reduce(x, axes, keepdims=True), x)
 
 
 class SumOp(Reduction, name="sum"):
@@ -98,7 +98,7 @@ class MeanOp(Reduction, name="mean"):
 
     @staticmethod
     def reference(x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
-        return np.add.reduce(x, axes) / _count(x, axes)
+        return _averaged(np.add.reduce(x, axes), x)
 
     @staticmethod
     @in_wide
@@ -398,8 +398,9 @@ def summable(x: Any, dtype: Any = None) -> Any:
     x = as_tensor(x)
     if dtype is not None:
         return x.astype(as_dtype(dtype))
-    if x.dtype.kind in "biu" and x.dtype.itemsize < 4:
-        return x.astype(uint32 if x.dtype.kind == "u" else int32)
+    dtype = x.dtype
+    if dtype.kind in "biu" and dtype.itemsize < 4:
+        return x.astype(uint32 if dtype.kind == "u" else int32)
     return x
 
 
