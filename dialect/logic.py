@@ -19,6 +19,7 @@ from .elementwise import (
     broadcast_together,
     promote_together,
 )
+from .shape import unchanged
 from .types import TensorSpec, as_dtype, bool_, is_float, is_integer, limits_of
 
 COMPARISONS = {
@@ -378,7 +379,7 @@ def convert(x: Any, *, dtype: Any, name: str | None = None) -> Any:
     already.
     """
     dtype = as_dtype(dtype)
-    return x if x.dtype == dtype else ConvertOp.emit(x, dtype=dtype, name=name)
+    return unchanged(x) if x.dtype == dtype else ConvertOp.emit(x, dtype=dtype, name=name)
 
 
 def where(condition: Any, on_true: Any, on_false: Any) -> Any:

@@ -15,7 +15,7 @@ from .elementwise import mul_no_nan
 from .logic import select
 from .modes import is_training
 from .reduction import as_float, finite_max
-from .shape import normalize_axes
+from .shape import normalize_axes, unchanged
 from .threefry import as_key, check_key
 from .transcendental import exp, log
 from .types import TensorSpec
@@ -180,7 +180,7 @@ def dropout(
     """
     x = as_float(x)
     if not (is_training() if training is None else training):
-        return x
+        return unchanged(x)
     given = x.shape if noise_shape is None else tuple(noise_shape)
     pairs = list(zip(given, x.shape, strict=False))
     if len(given) != x.ndim or any(n not in (1, None, m) for n, m in pairs):

@@ -130,7 +130,7 @@ class Operators:
     def _power(self, exponent: int) -> Any:
         """self ** exponent by products, the square of the half first."""
         if exponent < 2:
-            return self if exponent else creation.ones_like(self)
+            return shape.unchanged(self) if exponent else creation.ones_like(self)
         half = self._power(exponent // 2)
         return half * half * self if exponent % 2 else half * half
 

@@ -193,7 +193,19 @@ def reshape(x: Any, shape: int | Sequence[int], *, copy: bool | None = None) -> 
             raise ReshapeOp.error(f"extents that divide {size} elements", wanted)
         else:
             wanted[wanted.index(-1)] = size // rest
-    return reshape_to(x, tuple(wanted))
+    return _other(x, reshape_to(x, tuple(wanted)))
+
+
+def unchanged(x: Any) -> Any:
+    """`x` as the result of a function that has nothing to do to it: a tensor of a graph itself; of
+    an array another one of the same elements, so that writing to one does not change the other.
+    """
+    return ReshapeOp.emit(x, shape=x.shape) if hasattr(x, "numpy") else x
+
+
+def _other(x: Any, y: Any) -> Any:
+    """`y`, which may be `x` itself where there was nothing to do."""
+    return unchanged(x) if y is x else y
 
 
 def reshape_to(x: Any, shape: tuple[int | None, ...], like: Sequence[Any] = ()) -> Any:
@@ -213,7 +225,9 @@ def transpose(x: Any, axes: Sequence[int] | None = None) -> Any:
         if axes is None
         else tuple(a % x.ndim if -x.ndim <= a < x.ndim else a for a in axes)
     )
-    return x if order == tuple(range(x.ndim)) else TransposeOp.emit(x, permutation=order)
+    if order == tuple(range(x.ndim)):
+        return unchanged(x)
+    return TransposeOp.emit(x, permutation=order)
 
 
 def permute_dims(x: Any, axes: Sequence[int]) -> Any:
@@ -273,7 +287,7 @@ def broadcast_to(x: Any, shape: Sequence[int | None], like: Sequence[Any] = ()) 
     """
     x, shape = as_tensor(x), tuple(shape)
     if x.shape == shape:
-        return x
+        return unchanged(x)
     if len(x.shape) > len(shape) or broadcast_shapes(BroadcastOp, x.shape, shape) != shape:
         raise BroadcastOp.error(f"a shape that {x.spec} broadcasts to", shape)
     return broadcast_in_dim(x, shape, tuple(range(len(shape) - x.ndim, len(shape))), like)
@@ -311,7 +325,9 @@ def expand_dims(x: Any, axis: int | Sequence[int] = 0) -> Any:
     axes = normalize_axes(ReshapeOp, axis, x.ndim + count)
     kept = tuple(i for i in range(x.ndim + count) if i not in axes)
     shape = tuple(x.shape[kept.index(i)] if i in kept else 1 for i in range(x.ndim + count))
-    return reshape_to(x, shape) if shape.count(None) <= 1 else broadcast_in_dim(x, shape, kept)
+    if shape.count(None) > 1:
+        return broadcast_in_dim(x, shape, kept)
+    return _other(x, reshape_to(x, shape))
 
 
 def squeeze(x: Any, axis: int | Sequence[int] | None = None) -> Any:
@@ -325,4 +341,4 @@ def squeeze(x: Any, axis: int | Sequence[int] | None = None) -> Any:
     for a in axes:
         if x.shape[a] != 1:
             raise ReshapeOp.error(f"axis {a} to have an extent of 1", x.spec)
-    return reshape_to(x, tuple(n for i, n in enumerate(x.shape) if i not in axes))
+    return _other(x, reshape_to(x, tuple(n for i, n in enumerate(x.shape) if i not in axes)))

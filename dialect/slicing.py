@@ -11,7 +11,7 @@ from ..errors import OpError
 from .base import Extents, Float, Int, Ints, Op, Operand, Operands, Result, Results
 from .creation import zeros_like
 from .elementwise import as_tensor
-from .shape import normalize_axes
+from .shape import normalize_axes, unchanged
 from .types import TensorSpec, is_float, limits_of, promote
 
 
@@ -304,7 +304,7 @@ def concat(xs: Sequence[Any], axis: int | None = 0) -> Any:
         tensors, axis = [t.flatten() for t in tensors], 0
     (axis,) = normalize_axes(ConcatOp, axis, tensors[0].ndim)
     dtype = promote(*(t.dtype for t in tensors))
-    first, *rest = [t.astype(dtype) for t in tensors]
+    first, *rest = [as_tensor(t, dtype) for t in tensors]
     if len(rest) > 1 and first.spec.is_static and all(t.spec == first.spec for t in rest):
         together = StackOp.emit(first, *rest, axis=axis)
         return together.reshape(
@@ -312,7 +312,7 @@ def concat(xs: Sequence[Any], axis: int | None = 0) -> Any:
         )
     for tensor in rest:
         first = ConcatOp.emit(first, tensor, axis=axis)
-    return first
+    return unchanged(first)
 
 
 def stack(xs: Sequence[Any], axis: int = 0) -> Any:
@@ -322,7 +322,7 @@ def stack(xs: Sequence[Any], axis: int = 0) -> Any:
         raise StackOp.error("at least one tensor", "none")
     dtype = promote(*(t.dtype for t in tensors))
     (axis,) = normalize_axes(StackOp, axis, tensors[0].ndim + 1)
-    return StackOp.emit(*(t.astype(dtype) for t in tensors), axis=axis)
+    return StackOp.emit(*(as_tensor(t, dtype) for t in tensors), axis=axis)
 
 
 def unstack(x: Any, axis: int = 0) -> tuple[Any, ...]:

@@ -9,7 +9,7 @@ from . import arithmetic, logic
 from .creation import placed, zeros_like
 from .elementwise import ACCEPTS, NUMERIC, as_tensor
 from .logic import ConvertOp
-from .mlir import ir
+from .shape import unchanged
 from .types import as_dtype
 
 subtract, multiply, divide, negative = (
@@ -30,12 +30,7 @@ def astype(x: Any, dtype: Any, *, copy: bool = True, device: Any = None) -> Any:
     dtype, x = as_dtype(dtype), as_tensor(x)
     if x.dtype != dtype:
         return placed(logic.convert(x, dtype=dtype), device)
-    return placed(_copied(x) if copy else x, device)
-
-
-def _copied(x: Any) -> Any:
-    """Another array of the same elements; a tensor of a graph, which nobody writes to, itself."""
-    return x if isinstance(x, ir.Value) else ConvertOp.emit(x, dtype=x.dtype)
+    return placed(unchanged(x) if copy else x, device)
 
 
 def positive(x: Any) -> Any:
@@ -43,7 +38,7 @@ def positive(x: Any) -> Any:
     x = as_tensor(x)
     if not ACCEPTS[NUMERIC](x.dtype):
         raise ConvertOp.error("a numeric operand of positive", x.spec, "convert it first")
-    return _copied(x)
+    return unchanged(x)
 
 
 def conj(x: Any) -> Any:

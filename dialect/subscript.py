@@ -24,7 +24,7 @@ from .indexing import TakeOp
 from .mlir import ir
 from .padding import pad
 from .scatter import as_index, flat_positions, scatter
-from .shape import broadcast_to, expand_dims, squeeze, transpose
+from .shape import broadcast_to, expand_dims, squeeze, transpose, unchanged
 from .slicing import SliceOp, flip, slice_axis
 from .types import TensorSpec, is_integer
 
@@ -215,8 +215,11 @@ def getitem(x: Any, key: Any) -> Any:
     if frozen is None or None in x.shape:
         if (whole := _whole_mask(key)) is not None:
             x, key = x.expand_dims(0), whole
-        return Key(x, key).read()
-    for op_class, attributes in _steps(x.shape, x.dtype, frozen):
+        found = Key(x, key).read()
+        return unchanged(x) if found is x else found
+    if not (steps := _steps(x.shape, x.dtype, frozen)):
+        return unchanged(x)
+    for op_class, attributes in steps:
         x = op_class.emit(x, **attributes)
     return x
 

@@ -11,6 +11,7 @@ from ..dialect import activation, indexing, nn, shape, shrink, transcendental
 from ..dialect.contraction import matmul
 from ..dialect.elementwise import as_tensor
 from ..dialect.modes import autocast_dtype, is_training
+from ..dialect.shape import unchanged
 from ..dialect.types import float32, is_float
 from ..errors import ModuleError
 from ..runtime import generator
@@ -147,7 +148,7 @@ class Dropout(Module):
 
     def __call__(self, x: Any, key: Any = None) -> Any:
         if not is_training() or not self.rate:
-            return x
+            return unchanged(x)
         axes = {a % x.ndim for a in self.shared}
         noise = [1 if i in axes else None for i in range(x.ndim)]
         return nn.dropout(x, self.rate, generator.next_key() if key is None else key, noise)

@@ -423,3 +423,48 @@ def test_bench_eager(capsys: pytest.CaptureFixture[str]) -> None:
         want = op(numpy, arrays)
         got = op(own, {k: go.array(v) for k, v in arrays.items()})
         np.testing.assert_allclose(got, want, rtol=2e-5, atol=1e-6, err_msg=name)
+
+
+IDENTITIES: dict[str, Callable[[Any], Any]] = {
+    "reshape": lambda x: x.reshape(2, 3),
+    "transpose": lambda x: go.permute_dims(x, (0, 1)),
+    "swapaxes": lambda x: x.swapaxes(1, 1),
+    "moveaxis": lambda x: go.moveaxis(x, 0, 0),
+    "broadcast_to": lambda x: go.broadcast_to(x, (2, 3)),
+    "broadcast_arrays": lambda x: go.broadcast_arrays(x, x)[0],
+    "astype": lambda x: x.astype("float32"),
+    "convert": lambda x: go.convert(x, dtype="float32"),
+    "[...]": lambda x: x[...],
+    "[:]": lambda x: x[:],
+    "[:, mask]": lambda x: x[:, [True, True, True]],
+    "squeeze": lambda x: x.squeeze(),
+    "expand_dims": lambda x: go.expand_dims(x, ()),
+    "concat": lambda x: go.concat([x]),
+    "** 1": lambda x: x**1,
+    "+": lambda x: +x,
+    "clip": lambda x: x.clip(),
+    "roll": lambda x: go.roll(x, 0),
+    "tile": lambda x: go.tile(x, (1, 1)),
+    "sum": lambda x: x.sum(axis=()),
+    "split": lambda x: go.split(x, 1)[0],
+    "dropout": lambda x: go.dropout(x, 0.5, go.random.key(0), training=False),
+    "Dropout": lambda x: go.nn.Dropout(0.0)(x),
+    "array": go.array,
+    "asarray": lambda x: go.asarray(x, copy=True),
+}
+
+
+@pytest.mark.parametrize("name", IDENTITIES)
+def test_functions_with_nothing_to_do_give_arrays_of_their_own(name: str) -> None:
+    """B33: whether two arrays are one does not depend on shapes and types: writing to the result
+    never writes to the operand; gradients pass.
+    """
+    x = go.array(X)
+    x.attach_grad()
+    with go.record():
+        y = IDENTITIES[name](x)
+    y.backward()
+    assert x.grad.tolist() == np.ones_like(X).tolist()
+    assert y is not x
+    y[0] = 7
+    assert x.tolist() == X.tolist()
