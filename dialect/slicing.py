@@ -312,7 +312,7 @@ def concat(xs: Sequence[Any], axis: int | None = 0) -> Any:
         )
     for tensor in rest:
         first = ConcatOp.emit(first, tensor, axis=axis)
-    return unchanged(first)
+    return first if rest else unchanged(first)
 
 
 def stack(xs: Sequence[Any], axis: int = 0) -> Any:
