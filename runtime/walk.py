@@ -10,6 +10,7 @@ import os
 import sys
 import sysconfig
 import types
+import zlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -27,7 +28,9 @@ ITEM, ATTRIBUTE, CELL = "item", "attribute", "cell"
 DEFAULT, GRADIENT = "default", "gradient"  # cannot be set
 CONTAINERS = (tuple, list, collections.deque, dict)
 CONTENT = 1 << 12
-"""Bytes up to which NumPy arrays that are no arguments are told apart by their elements."""
+"""Bytes up to which the elements of NumPy arrays that are no arguments are part of the key; of
+larger ones a checksum is, with the array's identity.
+"""
 _SIMPLE = (bool, int, str, bytes, type(None))
 
 
@@ -177,8 +180,11 @@ class Walk:
             return [(part, Place(place, x, ATTRIBUTE, name)) for name, part in parts]
         if kind is types.FunctionType:
             return self._function(x, place)
-        if kind is np.ndarray and x.nbytes <= CONTENT and x.dtype != object:
-            self._key += x.shape, x.dtype, x.tobytes()
+        if kind is np.ndarray and x.dtype != object:
+            self._key += x.shape, x.dtype, content(x)
+            return []
+        if isinstance(x, set | frozenset):
+            self._key += kind, frozenset(k if isinstance(k, _SIMPLE) else Same(k) for k in x)
             return []
         if wrapped := getattr(kind, "WRAPS", ()):
             self._key.append(kind)
@@ -228,6 +234,14 @@ class Walk:
                     found.append((value, Place(place, base, ATTRIBUTE, name)))
         methods = [(fn, Place(place, x, ATTRIBUTE, None)) for fn in methods_of(type(x))]
         return found + methods
+
+
+def content(x: np.ndarray) -> Any:
+    """What tells an array's elements from others."""
+    if x.nbytes <= CONTENT:
+        return x.tobytes()
+    flat = np.ascontiguousarray(x).reshape(-1).view(np.uint8)
+    return Same(x), zlib.crc32(flat.data)
 
 
 @functools.lru_cache(maxsize=4096)

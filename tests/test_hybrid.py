@@ -620,3 +620,24 @@ def test_threads_update_in_turns() -> None:
     for thread in threads:
         thread.join(60)
     assert total.tolist() == [200, 200]
+
+
+TABLE = np.zeros(5000, np.float32)
+CHOSEN = {1}
+
+
+@pytest.mark.parametrize("count", [3, 5000])
+def test_what_is_no_array_of_ours_is_seen_when_it_changes(count: int) -> None:
+    """Elements of NumPy arrays of any size and of sets, which the code names, are in the key."""
+    table = TABLE[:count].copy()
+    f = go.hybridize(lambda x: x + table[: x.shape[0]] + len(CHOSEN), target="reference")
+    x = go.zeros((3,))
+    assert f(x).tolist() == [1, 1, 1]
+    table[1] = 5
+    assert f(x).tolist() == [1, 6, 1]
+    CHOSEN.add(2)
+    try:
+        assert f(x).tolist() == [2, 7, 2]
+    finally:
+        CHOSEN.remove(2)
+    assert f(x).tolist() == [1, 6, 1]
