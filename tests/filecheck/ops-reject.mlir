@@ -107,7 +107,7 @@ func.func @f(%a: tensor<*xf32>) {
 // -----
 
 func.func @f(%a: tensor<2xi4>) {
-  // expected-error@+1 {{expected an element type out of f64, f32, f16, bf16, i64, i32, i16, i8, ui32, ui8, i1, got i4}}
+  // expected-error@+1 {{expected an element type out of f64, f32, f16, bf16, i64, i32, i16, i8, ui64, ui32, ui16, ui8, i1, got i4}}
   %0 = "gradopt.neg"(%a) : (tensor<2xi4>) -> tensor<2xi4>
   return
 }
@@ -115,7 +115,7 @@ func.func @f(%a: tensor<2xi4>) {
 // -----
 
 func.func @f(%a: tensor<2xf32>) {
-  // expected-error@+1 {{'gradopt.convert' op attribute 'dtype': expected an element type out of f64, f32, f16, bf16, i64, i32, i16, i8, ui32, ui8, i1, got i4}}
+  // expected-error@+1 {{'gradopt.convert' op attribute 'dtype': expected an element type out of f64, f32, f16, bf16, i64, i32, i16, i8, ui64, ui32, ui16, ui8, i1, got i4}}
   %0 = "gradopt.convert"(%a) {dtype = i4} : (tensor<2xf32>) -> tensor<2xi4>
   return
 }
