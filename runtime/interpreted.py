@@ -17,14 +17,11 @@ from ..dialect.function_graph import FunctionGraph
 from ..dialect.graph import Graph
 from ..dialect.mlir import func, ir
 from ..dialect.types import TensorSpec
-from ..lowering import pipeline
 from ..lowering.target import Target
 from . import dispatch
 from .array import Array, asarray, of_value
 from .device import place
 from .executable import Executable
-
-EXPANDED = f"{pipeline.STAGES['differentiated']},gradopt-inline"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +53,9 @@ class Program:
         """The program of a function of a module, which is expanded in a copy."""
         with module.context:
             copy = ir.Module.parse(module.operation.get_asm(enable_debug_info=True))
-            pipeline.run(copy, EXPANDED)
+            from ..lowering import pipeline  # what only compiling needs, else
+
+            pipeline.run(copy, f"{pipeline.STAGES['differentiated']},gradopt-inline")
             block = symbols(copy)[name].entry_block
             number = {value: i for i, value in enumerate(block.arguments)}
             ops = list(block.operations)
@@ -118,6 +117,8 @@ class ReferenceExecutable(Executable):
             return
         with graph.context:  # extents that only a call knows are checked op by op
             self.module = ir.Module.parse(graph.module.operation.get_asm(enable_debug_info=True))
+        from ..lowering import pipeline  # what only compiling needs, else
+
         pipeline.run(self.module, pipeline.STAGES["differentiated"])
 
     def __call__(self, leaves: Sequence[Any], out: Sequence[Any] | None = None) -> Any:

@@ -19,7 +19,7 @@ import pytest
 from gradopt.dialect.control import symbols
 from gradopt.errors import DonationError
 from gradopt.lowering.bufferize import storage_of_results
-from gradopt.runtime import compiler, device, modules, options
+from gradopt.runtime import array, compiler, device, modules, options
 from gradopt.tools.workloads import mlp, recsys, train_step
 
 from .helpers import CPU, run_reference
@@ -38,7 +38,7 @@ def f32(*shape: int) -> np.ndarray:
 @pytest.fixture
 def on_sync(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compile for, and put arrays on, the device that counts allocations."""
-    for module in (options, device):
+    for module in (options, array):
         monkeypatch.setattr(module, "find_target", lambda name: SYNC)
 
 
@@ -119,9 +119,9 @@ def test_in_place_parameters_have_one_address(on_sync: None) -> None:
     seen = {k: set() for k in p}
     for _ in range(6):
         p, _ = step(p, x, y)
-        for k, array in p.items():
-            seen[k].add(address(array))
-    assert {k: len(found) for k, found in seen.items()} == {"w": 1, "v": 1, "b": 2}
+        for k, found in p.items():
+            seen[k].add(address(found))
+    assert {k: len(addresses) for k, addresses in seen.items()} == {"w": 1, "v": 1, "b": 2}
 
 
 def address(array: Any) -> int:
