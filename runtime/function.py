@@ -9,7 +9,7 @@ import types
 import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -36,9 +36,6 @@ from .serial import parsed
 from .signature import origin_of
 from .state import state
 from .why import History, Miss
-
-if TYPE_CHECKING:
-    pass
 
 
 def compile(  # noqa: A001 - go.compile

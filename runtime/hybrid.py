@@ -19,7 +19,7 @@ from ..dialect import trees
 from ..dialect.graph import Graph, argument_names, function_name
 from ..dialect.modes import current_mode
 from ..dialect.tensor import Tensor
-from ..errors import ArgumentError, OpError
+from ..errors import ArgumentError
 from ..lowering.target import target as find_target
 from .recent import Recent
 from .state import state
@@ -181,6 +181,3 @@ def is_inside(arguments: Any, keywords: Any) -> bool:
     if builders.current() is not None or state.deferred is not None:
         return True
     return any(isinstance(x, Tensor) for x in trees.leaves((arguments, keywords)))
-
-
-__all__ = ["HybridFunction", "OpError", "hybridize"]
