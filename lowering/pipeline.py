@@ -31,7 +31,7 @@ from . import (
     to_llvm,
 )
 from .passes import PASSES
-from .target import Target, check_dtypes
+from .target import Target, check_supported
 
 STAGES = {
     "graph": "",
@@ -259,7 +259,7 @@ def lower(
         copy = ir.Module.parse(module.operation.get_asm(enable_debug_info=True))
         for stage, passes in stages(target, remat).items():
             if stage == "linalg":
-                check_dtypes(copy, target)
+                check_supported(copy, target)
                 names = _ops_by_line(copy)
             run(copy, passes)
     return copy, names

@@ -1,18 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""What IREE is told for a target: flags, and the ladder of weaker flags to walk down when its
-compiler fails.
+"""Targets: what code is compiled for, by names such as "cpu", "cpu:x86-64-v3" or "cuda:sm_89": a
+family and, behind a colon, one of its variants.
 
-Measured on IREE 3.13 (iree-cpu.md, section 2): the first rung is as fast as any; the second allows
-what fails the first for large fused results; without data tiling steps are up to a quarter slower.
-Going up in optimization level never helped. IREE's worker threads have 128 KiB of stack: code
-compiled with a limit as high as that overruns it and crashes.
+Each family stands in a file of its own, `target_<family>.py`, with the flags that IREE is told, the
+ladder of weaker flags to walk down when its compiler fails, and what the target cannot do, which is
+refused by name before anything is compiled.
 """
 
 import dataclasses
 import functools
 import hashlib
 import platform
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
@@ -33,6 +32,18 @@ class Rung:
 
 
 @dataclasses.dataclass(frozen=True)
+class Refusal:
+    """Ops that a target cannot run, by their names without "gradopt."; all ops where `ops` is
+    empty. With `dtypes` only where an operand or result has one of these element types. `reason`
+    completes "because ...".
+    """
+
+    reason: str
+    ops: tuple[str, ...] = ()
+    dtypes: tuple[np.dtype, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
 class Target:
     """Where compiled code runs: the flags that say so, IREE's driver for it, and the ladder."""
 
@@ -41,59 +52,73 @@ class Target:
     flags: tuple[str, ...]
     ladder: tuple[Rung, ...]  # none where IREE does not compile for it
     dtypes: tuple[np.dtype, ...] = DTYPES  # what it computes in; others are refused, not narrowed
+    refusals: tuple[Refusal, ...] = ()
+    is_host: bool = False  # whether the code is for the CPU of this machine
+    architecture: str = ""  # of CPU code, as platform.machine() says it
+    cpu_features: tuple[str, ...] = ()  # of CPU code, as /proc/cpuinfo says them
+
+    @property
+    def family(self) -> str:
+        return self.name.partition(":")[0]
 
     def identity(self) -> str:
         """What distinguishes machines for this target: code for one may not run on another."""
-        return f"{self.name}:{host_cpu()}"
+        return f"{self.name}:{host_cpu()}" if self.is_host else self.name
 
 
-O1 = ("--iree-opt-level=O1", "--iree-llvmcpu-reassociate-fp-reductions")
-TILED = (*O1, "--iree-opt-data-tiling")
-LADDER = (
-    Rung("default", TILED),
-    Rung(
-        "large-vectors",
-        TILED,
-        (
-            "--iree-llvmcpu-fail-on-large-vector=false",
-            "--iree-llvmcpu-stack-allocation-limit=65536",
-        ),
-    ),
-    Rung("no-data-tiling", O1),
-    Rung("unoptimized", ("--iree-opt-level=O0",)),
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """Targets of one kind: `make` gives the one for a variant out of `variants`; the first of them
+    is meant where none is named.
+    """
+
+    name: str
+    variants: tuple[str, ...]
+    make: Callable[[str], Target]
+    is_compiled: bool = True  # by IREE
+
+
+INPUT = (
+    "--iree-input-type=none",
+    "--iree-input-demote-f64-to-f32=false",
+    "--iree-opt-strip-assertions=false",  # they check unknown extents
 )
-
-TARGETS = {
-    "cpu": Target(
-        "cpu",
-        "local-task",
-        (
-            "--iree-hal-target-device=local",
-            "--iree-hal-local-target-device-backends=llvm-cpu",
-            "--iree-llvmcpu-target-cpu=host",
-            "--iree-input-type=none",
-            "--iree-input-demote-f64-to-f32=false",
-            "--iree-opt-strip-assertions=false",  # they check unknown extents
-        ),
-        LADDER,
-    ),
-    "jit": Target("jit", "local-task", (), ()),  # no IREE: MLIR's own compiler, in this process
-    "reference": Target("reference", "local-task", (), ()),  # no compiler: ops run on NumPy
-}
+"""What IREE is told of its input, for all targets."""
 
 
+@functools.cache
+def families() -> dict[str, Family]:
+    """All families by name."""
+    from . import target_cpu, target_cuda, target_local, target_vulkan
+
+    found = [target_cpu.CPU, target_vulkan.VULKAN, target_cuda.CUDA, *target_local.LOCAL]
+    return {family.name: family for family in found}
+
+
+@functools.cache
 def target(name: str) -> Target:
     """The target called `name`. Names are checked here because IREE's compiler crashes on some it
     does not know.
     """
-    if name not in TARGETS:
-        raise CompileError(f"expected a target out of {', '.join(TARGETS)}, got '{name}'")
-    return TARGETS[name]
+    family, colon, variant = name.partition(":")
+    known = families()
+    if family not in known:
+        raise CompileError(f"expected a target out of {', '.join(known)}, got '{name}'")
+    variants = known[family].variants
+    if colon and variant not in variants:
+        raise CompileError(
+            f"expected '{family}', or with a colon one of its variants {', '.join(variants)}, got "
+            f"'{name}'"
+        )
+    return known[family].make(variant or variants[0])
 
 
-def check_dtypes(module: ir.Module, target: Target) -> None:
-    """Raise for every op and argument whose element type the target does not compute in: nothing is
-    narrowed in silence.
+# --- what a target cannot do ----------------------------------------------------------------------
+
+
+def check_supported(module: ir.Module, target: Target) -> None:
+    """Raise for every op and argument whose element type the target does not compute in, nothing is
+    narrowed in silence, and for every op that it refuses.
     """
     known = {dtype_to_mlir(d) for d in target.dtypes}
     faults = []
@@ -101,12 +126,38 @@ def check_dtypes(module: ir.Module, target: Target) -> None:
         for op in [] if function.is_external else function.entry_block.operations:
             values = [*op.operation.operands, *op.operation.results]
             if lost := _outside(values, known):
-                faults.append((op.location, f"'{op.operation.name}' op {_refusal(target, lost)}"))
+                faults.append((op.location, f"'{op.operation.name}' op {_narrow(target, lost)}"))
+            elif refused := refusal(target, op.operation.name, values):
+                faults.append((op.location, refused))
         arguments = [] if function.is_external else function.entry_block.arguments
         if lost := _outside(arguments, known):
-            faults.append((function.location, f"@{function.name.value} {_refusal(target, lost)}"))
+            faults.append((function.location, f"@{function.name.value} {_narrow(target, lost)}"))
     if faults:
         raise failure(faults)
+
+
+def refusal(target: Target, op: str, values: Iterable[ir.Value]) -> str:
+    """Why a target cannot run an op on values of these types; "" where it can."""
+    dtypes = list(_dtypes(values))
+    for refused in target.refusals:
+        names = op.removeprefix("gradopt.")
+        if refused.ops and names not in refused.ops:
+            continue
+        of = [d for d in dtypes if d in refused.dtypes]
+        if of or not refused.dtypes:
+            in_types = f" in {of[0].name}" if of else ""
+            return (
+                f"'{op}' op expected a target that can run it{in_types}, got '{target.name}', "
+                f"which cannot because {refused.reason}; choose another target"
+                + (" or element type" if of else "")
+            )
+    return ""
+
+
+def _dtypes(values: Iterable[ir.Value]) -> Iterator[np.dtype]:
+    for value in values:
+        if isinstance(value.type, ir.RankedTensorType):
+            yield dtype_from_mlir(value.type.element_type)
 
 
 def _outside(values: Iterable[ir.Value], known: set[ir.Type]) -> str:
@@ -117,12 +168,15 @@ def _outside(values: Iterable[ir.Value], known: set[ir.Type]) -> str:
     return ""
 
 
-def _refusal(target: Target, dtype: str) -> str:
+def _narrow(target: Target, dtype: str) -> str:
     names = ", ".join(d.name for d in target.dtypes)
     return (
         f"expected an element type that target '{target.name}' computes in ({names}), got {dtype}; "
         "convert the inputs first, or choose another target"
     )
+
+
+# --- this machine ---------------------------------------------------------------------------------
 
 
 @functools.cache

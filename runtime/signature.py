@@ -95,7 +95,7 @@ def of_text(
         **(parts or {}),
         "target": target.name,
         "device": target.driver,
-        "CPU": host_cpu(),
+        "CPU": host_cpu() if target.is_host else target.name,
         "compiler flags": [target.flags, [(r.flags, r.process_flags) for r in target.ladder]],
         **{f"version of {package}": version for package, version in versions().items()},
     }

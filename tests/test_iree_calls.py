@@ -20,7 +20,7 @@ import iree.runtime as iree
 import numpy as np
 import pytest
 from gradopt.errors import ArgumentError, DeviceError, DonationError
-from gradopt.lowering.target import TARGETS
+from gradopt.lowering.target import Family, families, target
 from gradopt.runtime import device as devices
 from gradopt.runtime import dispatch
 from gradopt.tools.bench_memory import live_bytes
@@ -288,9 +288,9 @@ def test_strict_donation(fn: Any, message: str) -> None:
 
 def test_inputs_on_several_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     """B18: the first two inputs that differ are named, with their devices; B25: nothing else."""
-    other = dataclasses.replace(TARGETS["cpu"], name="other", driver="local-sync")
+    other = dataclasses.replace(target("cpu"), name="other", driver="local-sync")
     monkeypatch.setenv("GRADOPT_DISPATCH", "sync")
-    monkeypatch.setitem(TARGETS, "other", other)
+    monkeypatch.setitem(families(), "other", Family("other", ("",), lambda _: other))
     monkeypatch.setitem(devices.PLACES, "local-sync", "other")
     here, there = go.device_put(f32(3)), go.device_put(f32(3), "other")
     assert (here.device, there.device) == ("cpu", "other")
@@ -739,7 +739,7 @@ def test_loads_leak_nothing() -> None:
       return %y : tensor<4xf32>
     }
     """
-    image = compile_linalg(text, TARGETS["cpu"], "f")
+    image = compile_linalg(text, target("cpu"), "f")
 
     def load() -> None:
         (y,) = devices.Module(image, "local-task").run("f", [f32(4)], [np.dtype(np.float32)])

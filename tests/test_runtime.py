@@ -17,7 +17,8 @@ import gradopt as go
 import numpy as np
 import pytest
 from gradopt.errors import ArgumentError, CompileError, DonationError, OpError, TraceError
-from gradopt.lowering.target import LADDER, Rung, target
+from gradopt.lowering.target import Rung, target
+from gradopt.lowering.target_cpu import LADDER
 from gradopt.runtime import compiler
 
 from .helpers import run_reference

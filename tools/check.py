@@ -21,7 +21,7 @@ from ..dialect.mlir import ir
 from ..dialect.types import DTYPES, TensorSpec, as_dtype
 from ..errors import CompileError, GradoptError
 from ..lowering import pipeline
-from ..lowering.target import TARGETS, Target, target
+from ..lowering.target import Target, families, target
 from ..op_cases import FAMILIES
 from ..op_cases.rows import Row, rows
 from ..runtime.compiler import compile_linalg
@@ -155,7 +155,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="gradopt-check", description=DESCRIPTION, epilog=EPILOG, allow_abbrev=False
     )
-    known = ", ".join(name for name in TARGETS if name != "reference")
+    known = ", ".join(name for name in families() if name != "reference")
     parser.add_argument("--target", default="cpu", help=f"what to run on: {known} (default: cpu)")
     parser.add_argument("--ops", default="", help="ops to check, with commas (default: all)")
     parser.add_argument("--families", default="", help=f"families out of {', '.join(FAMILIES)}")

@@ -11,7 +11,7 @@ from ..dialect.mlir import ir
 from ..errors import CompileError, Diagnostic, PassError
 from ..lowering import pipeline
 from ..lowering.passes import failure
-from ..lowering.target import TARGETS, target
+from ..lowering.target import families, target
 from ..runtime.artifact import base_path, compile_modules, describe, write
 from .source import Source, read
 
@@ -33,7 +33,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--target",
         default="cpu",
-        choices=[name for name, target in TARGETS.items() if target.ladder],
+        choices=[name for name, family in families().items() if family.is_compiled],
         help="what to compile for (default: cpu)",
     )
     parser.add_argument(
