@@ -4,6 +4,7 @@
 Compiled by the host JIT, which takes the same way to a key.
 """
 
+import dataclasses
 import functools
 import gc
 import os
@@ -17,7 +18,7 @@ import numpy as np
 import pytest
 from gradopt.errors import OpError, TraceError
 from gradopt.lowering import target as targets
-from gradopt.lowering.target import Target, target
+from gradopt.lowering.target import target
 from gradopt.runtime import cache, signature
 from gradopt.runtime.binding import signature_of
 from gradopt.runtime.recent import Recent
@@ -144,13 +145,13 @@ def test_an_option(option: str, value: Any, name: str, shown: str) -> None:
 def test_target_device_cpu_and_flags(monkeypatch: pytest.MonkeyPatch) -> None:
     """B05: the target, its device, this machine's CPU, the compiler's flags."""
     cpu, before = target("cpu"), signed()
-    other = Target("gpu", cpu.driver, cpu.flags, cpu.ladder)
+    other = dataclasses.replace(cpu, name="gpu")
     assert [str(c) for c in changes(before, signed(on=other))] == ["target: was cpu, is gpu"]
-    other = Target("cpu", "cuda", cpu.flags, cpu.ladder)
+    other = dataclasses.replace(cpu, driver="cuda")
     assert [str(c) for c in changes(before, signed(on=other))] == [
         "device: was local-sync, is cuda"
     ]
-    other = Target("cpu", cpu.driver, (*cpu.flags, "--iree-new"), cpu.ladder)
+    other = dataclasses.replace(cpu, flags=(*cpu.flags, "--iree-new"))
     (found,) = changes(before, signed(on=other))
     assert found.part == "compiler flags"
     assert "--iree-new" in str(found)
