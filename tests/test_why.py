@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from gradopt.errors import OpError, TraceError
 from gradopt.lowering import target as targets
-from gradopt.lowering.target import target
+from gradopt.lowering.target import Target, target
 from gradopt.runtime import cache, signature
 from gradopt.runtime.binding import signature_of
 from gradopt.runtime.recent import Recent
