@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """IREE's instance and devices, one of each a process, and the modules loaded there."""
 
+import functools
 import os
 import threading
 from collections.abc import Iterable, Sequence
@@ -9,17 +10,35 @@ from typing import Any
 import iree.runtime as iree
 import numpy as np
 
-from ..errors import ArgumentError, GradoptError
+from ..errors import ArgumentError, DeviceError, GradoptError
 from ..lowering.marks import DISAGREE
+from ..lowering.target import Target
 from . import dispatch
-from .buffers import borrow, contents
+from .buffers import borrow
+from .homes import Away, Home
 
 PLACES = {"local-task": "cpu", "local-sync": "cpu"}
-"""The devices that arrays live on, by driver: those of one name can use each other's memory."""
+"""The devices whose memory is the host's, by driver: those of one name can use each other's. All
+others have memory of their own, and the name of their driver.
+"""
+NEEDED = {
+    "vulkan": (
+        "a Vulkan loader (libvulkan.so.1) and a driver with a device",
+        "install the driver of your GPU, or Mesa's, which has a software device, too (Debian: "
+        "apt-get install mesa-vulkan-drivers), and see what `vulkaninfo` lists",
+    ),
+    "cuda": ("NVIDIA's driver (libcuda.so) and a GPU", "install the driver, see `nvidia-smi`"),
+    "hip": ("AMD's HIP runtime (libamdhip64.so) and a GPU", "install ROCm, see `rocminfo`"),
+    "metal": ("an Apple GPU", "run it on macOS"),
+}
+"""What IREE's drivers look for, and what to do where they do not find it."""
 
 _lock = threading.Lock()
 _instance: Any = None
 _devices: dict[str, Any] = {}
+_homes: dict[str, Home] = {}
+away: dict[str, Away] = {}
+"""The devices in use whose memory the host does not read, by their name."""
 
 
 def instance() -> Any:
@@ -32,14 +51,56 @@ def instance() -> Any:
 
 
 def device(driver: str) -> Any:
-    """The process's device for a driver; ForkError in a child of a process that has devices."""
+    """The process's device for a driver; DeviceError where there is none, ForkError in a child of a
+    process that has devices.
+    """
     dispatch.check_process()
     instance()
     with _lock:
         if driver not in _devices:
-            _devices[driver] = iree.get_device(driver)
+            try:
+                _devices[driver] = iree.get_device(driver)
+            except (RuntimeError, ValueError) as error:
+                raise DeviceError(_missing(driver, error)) from None
             dispatch.device_opened()
         return _devices[driver]
+
+
+def home(driver: str) -> Home:
+    """The memory of the process's device for a driver; errors as those of `device`."""
+    dispatch.check_process()
+    found = _homes.get(driver)
+    if found is None:
+        made = (Home if driver in PLACES else Away)(device(driver))
+        with _lock:
+            found = _homes.setdefault(driver, made)
+            if isinstance(found, Away):
+                away[place(driver)] = found
+    return found
+
+
+def check_device_of(target: Target) -> None:
+    """DeviceError where this machine has no device for a target."""
+    try:
+        device(target.driver)
+    except DeviceError as error:
+        raise DeviceError(f"target '{target.name}' cannot run here: {error}") from None
+
+
+@functools.cache
+def is_present(driver: str) -> bool:
+    """Whether this machine has a device for a driver."""
+    try:
+        return bool(iree.get_driver(driver).query_available_devices())
+    except (RuntimeError, ValueError):
+        return False
+
+
+def _missing(driver: str, error: Exception) -> str:
+    """What is said where a device cannot be opened."""
+    wanted, remedy = NEEDED.get(driver, (f"a device of driver '{driver}'", ""))
+    remedy = f"{remedy}, or choose" if remedy else "choose"
+    return f"expected {wanted}, found none; {remedy} another target. IREE says: {error}"
 
 
 def _after_fork() -> None:
@@ -62,11 +123,20 @@ class Module:
     def __init__(self, image: bytes, driver: str) -> None:
         self.size = len(image)
         self.driver = driver
-        self.device = device(driver)
-        self.allocator = self.device.allocator
+        self.home = home(driver)
+        self.device = self.home.device
+        self.allocator = self.home.allocator
         self._module = iree.VmModule.copy_buffer(instance(), image)
         hal = iree.create_hal_module(instance(), self.device)
-        self.context = iree.VmContext(instance(), modules=[hal, self._module])
+        try:
+            self.context = iree.VmContext(instance(), modules=[hal, self._module])
+        except RuntimeError as error:
+            if self.home.is_host:
+                raise
+            raise DeviceError(
+                f"the device of driver '{driver}' cannot load the module, which may ask for more "
+                f"than it can do; choose another target: {error}"
+            ) from None
         self._is_async: dict[str, bool] = {}
 
     def function(self, name: str) -> Any:
@@ -130,9 +200,12 @@ class Module:
     ) -> list[np.ndarray]:
         """Call a function by name on NumPy arrays; `dtypes` are those of its results."""
         keep: list[Any] = []
-        views = [borrow(self.allocator, a, keep) for a in arrays]
+        if self.home.is_host:
+            views = [borrow(self.allocator, a, keep) for a in arrays]
+        else:
+            views = [self.home.new(a) for a in arrays]
         found = self.call(self.function(name), views, len(dtypes))
-        return [contents(v, d).copy() for v, d in zip(found, dtypes, strict=True)]
+        return [self.home.read(v, d).copy() for v, d in zip(found, dtypes, strict=True)]
 
 
 def is_async(function: Any) -> bool:

@@ -14,16 +14,7 @@ from ..dialect.graph import Graph
 from ..errors import ArgumentError, DonationError
 from . import dispatch
 from .array import Array, Donation, Lease
-from .buffers import (
-    Import,
-    allocate,
-    allocate_arena,
-    can_borrow,
-    contents,
-    copy_to,
-    fill,
-    imported,
-)
+from .buffers import Import, can_borrow, copy_to, imported
 from .destinations import Destinations
 from .device import Module, invocation_error, is_async, place
 
@@ -48,6 +39,7 @@ class Executable:
     ) -> None:
         self._describe(graph, donated, is_static, place(module.driver))
         self.module = module
+        self.home = module.home
         self.places = places
         self.allocator = module.allocator
         self.invoke = module.context.invoke
@@ -62,7 +54,7 @@ class Executable:
         self.pools: dict[int, list[Any]] = {result: [] for result, _ in places}
         self.staging: dict[int, list[Any]] = {i: [] for i in range(len(self.inputs))}
         self.writes = bool(donated or places or is_static)
-        self.is_simple = not (self.is_async or self.writes)
+        self.is_simple = self.home.is_host and not (self.is_async or self.writes)
 
     def _describe(
         self, graph: Graph | FunctionGraph, donated: list[int], is_static: bool, device: str
@@ -128,19 +120,24 @@ class Executable:
         return Destinations(self.name, self.device, self.outputs, leaves, self.donated, out)
 
     def _run(self, leaves: Sequence[Any]) -> list[Array]:
-        """A call that needs nothing but its arguments, to its end."""
+        """A call that needs nothing but its arguments, to its end, where host and device share
+        their memory.
+        """
         given, found = iree.VmVariantList(len(leaves)), iree.VmVariantList(self.count)
         push, device, keep = given.push_ref, self.device, None
         for i, leaf in enumerate(leaves):
             if type(leaf) is Array:
                 view = leaf._view
-                if view is None or leaf._pending is not None or leaf.device != device:
-                    self.check_devices(leaves)
-                    view = leaf.block_until_ready().buffer_view()
-                push(view)
-            else:
-                keep = [] if keep is None else keep
-                push(self.taken(i, leaf, keep))
+                if view is not None and leaf._pending is None and leaf.device == device:
+                    push(view)
+                    continue
+                self.check_devices(leaves)
+                if leaf.block_until_ready().device == device:
+                    push(leaf.buffer_view())
+                    continue
+                leaf = leaf.numpy()
+            keep = [] if keep is None else keep
+            push(self.taken(i, leaf, keep))
         if dispatch.is_forked:
             dispatch.check_process()
         try:
@@ -185,17 +182,22 @@ class Executable:
         return view
 
     def check_devices(self, leaves: Sequence[Any]) -> None:
-        """B18: raise where inputs are on several devices, or on another than the function's."""
+        """B18: raise where inputs are on several devices, or on another than the function's. Those
+        that nobody put where they are count as little as NumPy's arrays.
+        """
         for leaf in leaves:
             if type(leaf) is Array and leaf.device != self.device:
                 break
         else:
             return
-        placed = [
-            (name, leaf.device)
-            for name, leaf in zip(self.names, leaves, strict=True)
-            if isinstance(leaf, Array)
-        ]
+        placed = []
+        for name, leaf in zip(self.names, leaves, strict=True):
+            if isinstance(leaf, Array):
+                leaf._resolve()  # before, it is not known where it is
+                if not leaf._is_anywhere:
+                    placed.append((name, leaf.device))
+        if all(device == self.device for _, device in placed):
+            return
         first, on = placed[0]
         other = next(((name, device) for name, device in placed if device != on), None)
         got = f"'{first}' on {on}" + (f" and '{other[0]}' on {other[1]}" if other else "")
@@ -235,6 +237,7 @@ class Call:
         self.arena: Any = None
         self.keep: list[Any] = []  # as long as the call runs
         self.after: list[dispatch.Pending] = []  # the calls that make the arguments
+        self.sent: list[tuple[Any, Any]] = []  # what is written to the device before the call
         self.direct: set[int] = set()  # results that are written to the caller's array at once
         self.is_lent = False  # whether the call uses memory that the caller may change after it
 
@@ -269,7 +272,7 @@ class Call:
         for view, _ in places:
             given.push_ref(view)
         if e.is_static:
-            self.arena = _pop(e.arenas) or allocate_arena(e.allocator, e.arena_size)
+            self.arena = _pop(e.arenas) or e.home.allocate_arena(e.arena_size)
             given.push_ref(self.arena)
         returned = iree.VmVariantList(e.count)
         pending = self._invoke(given, returned)
@@ -284,6 +287,8 @@ class Call:
 
     def _invoke(self, given: Any, returned: Any) -> dispatch.Pending | None:
         e = self.executable
+        if self.sent:
+            e.home.write(self.sent)
         if not e.is_async:
             for call in self.after:
                 call.wait()
@@ -305,8 +310,11 @@ class Call:
         if e.donated:
             e.check_donated(self.leaves)
         for i in e.donated:
-            if isinstance(self.leaves[i], Array):
-                self.donations[i] = self.leaves[i].give_up()
+            leaf = self.leaves[i]
+            if isinstance(leaf, Array):
+                if leaf.device != e.device:
+                    leaf.move(e.device)
+                self.donations[i] = leaf.give_up()
 
     def _argument(
         self, i: int, leaf: Any, overwritten: dict[int | None, tuple[Any, Lease | None]]
@@ -324,14 +332,19 @@ class Call:
             else:
                 overwritten[i] = self._new_place(e.result_of[i])
                 dispatch.settle()  # the host writes to memory out of a pool
-                old: Any = leaf if donation is None else contents(donation.view, leaf.dtype)
-                fill(overwritten[i][0], old)
+                if donation is None:
+                    self._send(overwritten[i][0], np.asarray(leaf))
+                else:
+                    e.home.copy(overwritten[i][0], donation.view)
             return overwritten[i][0]
         if donation is not None:
             return donation.view
         if isinstance(leaf, Array):
-            return leaf.buffer_view()
-        if i in e.result_of or (e.is_static and not can_borrow(leaf)):
+            if leaf.device == e.device:
+                return leaf.buffer_view()
+            leaf = leaf.numpy()
+        must_copy = e.is_static and not can_borrow(leaf)
+        if i in e.result_of or must_copy or not e.home.is_host:
             return self._staged(i, leaf)
         self.is_lent = self.is_lent or can_borrow(leaf)
         return e.taken(i, leaf, self.keep)
@@ -339,11 +352,22 @@ class Call:
     def _staged(self, i: int, leaf: np.ndarray) -> Any:
         """A copy of a NumPy argument, in memory that the call after this one uses again."""
         e = self.executable
-        pool = e.staging[i]
-        view = _pop(pool) or allocate(e.allocator, leaf.shape, leaf.dtype)
-        self.keep.append(Lease(view, pool))
-        fill(view, leaf)
+        if not e.inputs[i].is_static:
+            view = e.home.allocate(leaf.shape, e.inputs[i].dtype)
+            self.keep.append(view)
+        else:
+            pool = e.staging[i]
+            view = _pop(pool) or e.home.allocate(leaf.shape, e.inputs[i].dtype)
+            self.keep.append(Lease(view, pool))
+        self._send(view, leaf)
         return view
+
+    def _send(self, view: Any, array: np.ndarray) -> None:
+        """Write an argument to memory, at once or with all others before the call."""
+        if self.executable.home.is_host:
+            self.executable.home.write([(view, array)])
+        else:
+            self.sent.append((view, array))
 
     def _place(self, result: int) -> tuple[Any, Lease | None]:
         """Memory for a result: the caller's, if that can be written to while inputs are read."""
@@ -353,7 +377,7 @@ class Call:
         if isinstance(array, Array):
             self.direct.add(result)
             return array.buffer_view(), array._lease
-        if not can_borrow(array):
+        if not (self.executable.home.is_host and can_borrow(array)):
             return self._new_place(result)
         self.direct.add(result)
         self.is_lent = True
@@ -364,7 +388,7 @@ class Call:
     def _new_place(self, result: int) -> tuple[Any, Lease]:
         e = self.executable
         spec, pool = e.outputs[result], e.pools[result]
-        view = _pop(pool) or allocate(e.allocator, spec.shape, spec.dtype)  # type: ignore[arg-type]
+        view = _pop(pool) or e.home.allocate(spec.shape, spec.dtype)  # type: ignore[arg-type]
         return view, Lease(view, pool)
 
     def _adopt(self, donation: Donation, pool: list[Any]) -> None:

@@ -31,7 +31,7 @@ from ..lowering.target import Target
 from . import dispatch
 from .array import Array
 from .buffers import ALIGNMENT, allocate, contents, copy_in
-from .device import device, disagreement
+from .device import disagreement, home
 from .device import place as place_of
 from .executable import Executable
 
@@ -250,7 +250,8 @@ class JitExecutable(Executable):
     ) -> None:
         self._describe(graph, donated, is_static, place_of(target.driver))
         self.in_place: set[int] = set()
-        self.allocator = device(target.driver).allocator
+        self.home = home(target.driver)
+        self.allocator = self.home.allocator
         lowered, _ = pipeline.lower(graph.module, target, remat)
         self.module = JitModule(lowered, graph.name)
         self.function = self.module.functions[graph.name]
@@ -285,7 +286,7 @@ class JitExecutable(Executable):
         if position not in self.function.results:
             array = np.asarray(leaf, order="C")
             return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
-        if isinstance(leaf, Array) and not leaf.is_shared():
+        if isinstance(leaf, Array) and leaf.device == self.device and not leaf.is_shared():
             return mapped(leaf.block_until_ready().buffer_view(), leaf.dtype, views)
         return mapped(copy_in(self.allocator, np.asarray(leaf)), leaf.dtype, views)
 
