@@ -178,7 +178,7 @@ class Array(Operators):
         return self._view
 
     def home(self) -> Home:
-        """The memory of the device that the array lives on."""
+        """The memory of the device that the array, whose elements are there, lives on."""
         return away.get(self.device) or home(HOST)
 
     def move(self, device: str) -> None:
@@ -367,6 +367,7 @@ class Array(Operators):
     # --- other libraries --------------------------------------------------------------------------
 
     def __dlpack_device__(self) -> tuple[int, int]:
+        self._resolve()  # before, it is not known where it is
         return DLPACK_DEVICES.get(self.device, (DLPACK_OTHER, 0))
 
     def __dlpack__(
@@ -381,6 +382,7 @@ class Array(Operators):
         BufferError for bfloat16, which NumPy cannot pass on, and on a device that does not share
         the host's memory, unless a copy for the host is asked for (`dl_device`).
         """
+        self._resolve()
         if self.device in away:
             if dl_device is None or tuple(dl_device) != DLPACK_DEVICES["cpu"] or copy is False:
                 raise BufferError(
@@ -412,7 +414,7 @@ class Array(Operators):
         return _put(self, HOST if device in PLACES.values() else device)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        if copy is False and self._value is None and self.device in away:
+        if copy is False and self.__dlpack_device__() != DLPACK_DEVICES["cpu"]:
             raise ValueError(
                 f"an Array on {self.device} cannot be read by NumPy without a copy; leave `copy` "
                 "away"
@@ -490,6 +492,7 @@ class Array(Operators):
         )
 
     def __repr__(self) -> str:
+        self._resolve()
         rest = [f"dtype={self.dtype.name}"]
         if self.device != "cpu":
             rest.append(f"device='{self.device}'")

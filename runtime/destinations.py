@@ -135,6 +135,7 @@ def span(x: Any, position: int, is_result: bool) -> Span | None:
     which no other array's memory is.
     """
     if isinstance(x, Array) and not x.is_deleted() and x.nbytes:
+        x.buffer_view()
         if not x.home().is_host:
             view = id(x.buffer_view())
             return view, view + 1, position, is_result

@@ -131,11 +131,10 @@ class Executable:
                 if view is not None and leaf._pending is None and leaf.device == device:
                     push(view)
                     continue
-                self.check_devices(leaves)
-                if leaf.block_until_ready().device == device:
-                    push(leaf.buffer_view())
+                leaf = self.here(leaves)[i]
+                if type(leaf) is Array:
+                    push(leaf.block_until_ready().buffer_view())
                     continue
-                leaf = leaf.numpy()
             keep = [] if keep is None else keep
             push(self.taken(i, leaf, keep))
         if dispatch.is_forked:
@@ -181,19 +180,33 @@ class Executable:
         keep.append(buffer)
         return view
 
-    def check_devices(self, leaves: Sequence[Any]) -> None:
-        """B18: raise where inputs are on several devices, or on another than the function's. Those
-        that nobody put where they are count as little as NumPy's arrays.
+    def here(self, leaves: Sequence[Any]) -> Sequence[Any]:
+        """The leaves for a call; B18: raises where inputs are on several devices, or on another
+        than the function's. Those that nobody put where they are come over: the donated ones
+        themselves, of the others NumPy's copies.
         """
         for leaf in leaves:
-            if type(leaf) is Array and leaf.device != self.device:
-                break
+            if type(leaf) is Array:
+                if leaf._source is not None:
+                    leaf._resolve()  # before, it is not known where it is
+                if leaf.device != self.device:
+                    break
         else:
-            return
+            return leaves
+        self.check_devices(leaves)
+        for i in self.donated:
+            if isinstance(leaves[i], Array) and leaves[i].device != self.device:
+                leaves[i].move(self.device)
+        return [
+            x.numpy() if isinstance(x, Array) and x.device != self.device else x for x in leaves
+        ]
+
+    def check_devices(self, leaves: Sequence[Any]) -> None:
+        """Raise for arrays that were put on another device."""
         placed = []
         for name, leaf in zip(self.names, leaves, strict=True):
             if isinstance(leaf, Array):
-                leaf._resolve()  # before, it is not known where it is
+                leaf._resolve()
                 if not leaf._is_anywhere:
                     placed.append((name, leaf.device))
         if all(device == self.device for _, device in placed):
@@ -227,6 +240,9 @@ def _in_place(about: dict[str, str]) -> set[int]:
 class Call:
     """One call: the memory it takes from pools and donated arrays, and where that goes after it."""
 
+    sent: Sequence[tuple[Any, np.ndarray]] = ()
+    """What is written to the device before the call, memory and elements."""
+
     def __init__(
         self, executable: Executable, leaves: Sequence[Any], out: Destinations | None
     ) -> None:
@@ -237,13 +253,12 @@ class Call:
         self.arena: Any = None
         self.keep: list[Any] = []  # as long as the call runs
         self.after: list[dispatch.Pending] = []  # the calls that make the arguments
-        self.sent: list[tuple[Any, Any]] = []  # what is written to the device before the call
         self.direct: set[int] = set()  # results that are written to the caller's array at once
         self.is_lent = False  # whether the call uses memory that the caller may change after it
 
     def perform(self) -> list[Any]:
         """The results, when the call has run or is submitted; the caller's arrays among them."""
-        self.executable.check_devices(self.leaves)
+        self.leaves = self.executable.here(self.leaves)
         try:
             found, pending = self._run()
         except BaseException:
@@ -312,8 +327,6 @@ class Call:
         for i in e.donated:
             leaf = self.leaves[i]
             if isinstance(leaf, Array):
-                if leaf.device != e.device:
-                    leaf.move(e.device)
                 self.donations[i] = leaf.give_up()
 
     def _argument(
@@ -340,9 +353,7 @@ class Call:
         if donation is not None:
             return donation.view
         if isinstance(leaf, Array):
-            if leaf.device == e.device:
-                return leaf.buffer_view()
-            leaf = leaf.numpy()
+            return leaf.buffer_view()
         must_copy = e.is_static and not can_borrow(leaf)
         if i in e.result_of or must_copy or not e.home.is_host:
             return self._staged(i, leaf)
@@ -367,7 +378,7 @@ class Call:
         if self.executable.home.is_host:
             self.executable.home.write([(view, array)])
         else:
-            self.sent.append((view, array))
+            self.sent = [*self.sent, (view, array)]
 
     def _place(self, result: int) -> tuple[Any, Lease | None]:
         """Memory for a result: the caller's, if that can be written to while inputs are read."""

@@ -259,7 +259,7 @@ class JitExecutable(Executable):
     def __call__(self, leaves: Sequence[Any], out: Sequence[Any] | None = None) -> Any:
         """As an Executable; results are computed elsewhere and copied to `out`."""
         destinations = self.destinations(leaves, out)
-        self.check_devices(leaves)
+        leaves = self.here(leaves)
         if self.donated:
             self.check_donated(leaves)
             dispatch.settle()  # calls that read what is overwritten
@@ -286,7 +286,7 @@ class JitExecutable(Executable):
         if position not in self.function.results:
             array = np.asarray(leaf, order="C")
             return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
-        if isinstance(leaf, Array) and leaf.device == self.device and not leaf.is_shared():
+        if isinstance(leaf, Array) and not leaf.is_shared():
             return mapped(leaf.block_until_ready().buffer_view(), leaf.dtype, views)
         return mapped(copy_in(self.allocator, np.asarray(leaf)), leaf.dtype, views)
 

@@ -135,9 +135,11 @@ class Pullback:
         start = len(kept) + len(cts)
         given = list(totals)
         for total in totals:
-            if isinstance(total, Array) and total.device != of.backward.device:
-                of.backward.check_devices([*kept, *cts, *totals])
-                total.move(of.backward.device)
+            if isinstance(total, Array):
+                total._resolve()
+                if total.device != of.backward.device:
+                    of.backward.check_devices([*kept, *cts, *totals])
+                    total.move(of.backward.device)
         held = [(t.buffer_view(), t._lease) if isinstance(t, Array) else None for t in totals]
         for n, total in enumerate(totals):  # donated only where the sum comes in the same memory
             if isinstance(total, Array) and start + n not in of.backward.in_place:
