@@ -5,13 +5,11 @@ infer where neither gradopt nor a compiler is installed. docs/artifacts.md descr
 
 import pathlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from ..dialect.graph import trace
-from ..dialect.modes import is_training
 from ..dialect.types import TensorSpec
 from ..errors import ArtifactError
 from ..lowering.target import Target, families
@@ -19,6 +17,7 @@ from ..lowering.target import target as find_target
 from . import folder as folders
 from . import manifest, weights
 from .build import build, part
+from .export_functions import checked, exported_functions
 from .exported import STATE, Exported, held_by, roles_of, spec_of
 
 GRAPH = "graph.mlir"
@@ -28,10 +27,11 @@ LOADER = pathlib.Path(__file__).resolve().parent.parent / "deploy.py"
 
 def export(
     folder: str | pathlib.Path,
-    functions: Mapping[str, tuple[Callable[..., Any], Sequence[Any]]],
+    functions: Mapping[str, tuple[Any, ...]],
     parameters: Mapping[str, Any] | None = None,
     *,
     state: Mapping[str, Any] | None = None,
+    modes: Mapping[str, str] | None = None,
     targets: str | Sequence[str] = "cpu",
     donate: bool = True,
     static_alloc: bool = True,
@@ -48,9 +48,18 @@ def export(
     path has such a name is the new value of that array: of {"p": {"w": ...}, "loss": ...}, "p.w"
     is.
 
+    Functions may also be eager ones over nets and optimizers, hybridized ones, and modules: what
+    they read and write beside their arguments is held by the artifact; see `export_stateful`.
+
+    `modes` says of functions whether they are exported in training ("train": dropout drops, batch
+    norm uses the statistics of the batch) or for inference ("infer"); so does {"mode": ...} as the
+    third behind function and arguments. Without it a function that updates parameters, their
+    gradients or an optimizer is in training, and all others are for inference.
+
     """
     arrays, roles = weights.named_arrays({"parameter": parameters, "state": state})
-    exported = [_exported(*one, arrays, roles) for one in _checked(functions)]
+    held = {*(parameters or {}), *(state or {})}
+    exported = exported_functions(checked(functions, modes or {}), held, arrays, roles)
     _check_all_used(exported, arrays)
     return write_artifact(
         folder,
@@ -61,37 +70,6 @@ def export(
         licence=licence,
         name=name,
     )
-
-
-def _checked(functions: Any) -> list[tuple[str, Callable[..., Any], Sequence[Any]]]:
-    """Names, functions and arguments of what is to be exported."""
-    if not isinstance(functions, Mapping):
-        raise ArtifactError(
-            "export expected a dict of names and (function, arguments), got "
-            f"{type(functions).__name__}"
-        )
-    for name, pair in functions.items():
-        if not (isinstance(pair, tuple | list) and len(pair) == 2 and callable(pair[0])):
-            raise ArtifactError(
-                f"export expected a pair (Python function, arguments) as '{name}', got {pair!r:.60}"
-            )
-    return [(name, fn, arguments) for name, (fn, arguments) in functions.items()]
-
-
-def _exported(
-    name: str,
-    fn: Callable[..., Any],
-    arguments: Sequence[Any],
-    arrays: Mapping[str, np.ndarray],
-    roles: Mapping[str, str],
-) -> Exported:
-    """A Python function, traced for an artifact that holds arrays."""
-    graph = trace(fn, *arguments, name=name)
-    mine = {n: roles[n] for n in graph.input_names if n in arrays}
-    results = Exported(graph).result_names()
-    updates = {i: result for i, result in enumerate(results) if result in arrays}
-    used = {n: arrays[n] for n in [*mine, *updates.values()]}
-    return Exported(graph, mine, used, updates, "train" if is_training() else "infer")
 
 
 def _check_all_used(functions: Sequence[Exported], arrays: Mapping[str, np.ndarray]) -> None:

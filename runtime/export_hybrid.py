@@ -112,9 +112,7 @@ def export_stateful(
 # --- tracing --------------------------------------------------------------------------------------
 
 
-def _traced(
-    name: str, fn: Callable[..., Any], arguments: Sequence[Any], mode: str | None
-) -> Part:
+def _traced(name: str, fn: Callable[..., Any], arguments: Sequence[Any], mode: str | None) -> Part:
     if isinstance(fn, HybridFunction):
         mode, fn = mode or fn.options.get("mode"), fn.fn
     if mode is not None and mode not in MODES:
@@ -311,9 +309,7 @@ class _Join:
         inputs = [(n, x.spec, _kind(roles[n])) for n, x in used.items()]
         inputs += [(n, x.spec, graphs.DATA) for n, x in part.data]
         arrays = [*used.values(), *(x for _, x in part.data)]
-        reads = {
-            (leaves[id(x)].serial, 0): i for i, x in enumerate(arrays) if id(x) in leaves
-        }
+        reads = {(leaves[id(x)].serial, 0): i for i, x in enumerate(arrays) if id(x) in leaves}
         graph = build(part.name, inputs, reads, needed(outputs), outputs)
         replaced = [self.names.of(x) for x, _ in updates]
         return Exported(

@@ -5,8 +5,8 @@ and objects hold it, out of what the user called things.
 Arrays of a net have their paths in it ("layers.0.weight"), with the variable's name in front where
 there are several nets. What an optimizer remembers stands below "optimizer", a loss scale below
 "loss_scale", or below their variables' names where there are several; the state of go.random below
-"random"; a gradient behind its variable, "layers.0.weight.grad". Other arrays have the name of their
-variable, with attributes and keys behind it.
+"random"; a gradient behind its variable, "layers.0.weight.grad". Other arrays have the name of
+their variable, with attributes and keys behind it.
 """
 
 import re

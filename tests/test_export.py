@@ -3,9 +3,7 @@
 which names, what they update, in which mode; run by the reference.
 """
 
-import copy
 import functools
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import gradopt as go
@@ -13,7 +11,7 @@ import numpy as np
 import pytest
 from gradopt import nn, optim
 from gradopt.dialect import reference
-from gradopt.errors import ArtifactError, ModuleError, TraceError
+from gradopt.errors import ArtifactError, TraceError
 from gradopt.runtime.export_hybrid import export_stateful, is_stateful
 from gradopt.runtime.exported import Exported, held_by, roles_of
 
@@ -21,6 +19,10 @@ from .training_programs import PROGRAMS, batch, stepping
 
 hybridize = functools.partial(go.hybridize, target="reference")
 X, Y = go.TensorSpec((None, 6)), go.TensorSpec((None, 3))
+
+
+def f32(*numbers: float) -> np.ndarray:
+    return np.array(numbers, np.float32)
 
 
 def export(**functions: Any) -> dict[str, Exported]:
@@ -37,7 +39,7 @@ class Loaded:
 
     def __init__(self, functions: dict[str, Exported]) -> None:
         self.functions = functions
-        self.state = dict(held_by(list(functions.values())))
+        self.state: dict[str, Any] = dict(held_by(list(functions.values())))
 
     def call(self, name: str, *data: Any) -> dict[str, np.ndarray]:
         """The results by name."""
@@ -132,7 +134,10 @@ def test_an_array_has_one_name() -> None:
         return optimizer.slots["layers.0.weight"]["m"].sum() + layer(x).sum() * trainer.seen
 
     found = export(
-        step=(trainer.step, (X, Y)), infer=(trainer.net, (X,)), one=(layer, (X,)), slope=(slope, (X,))
+        step=(trainer.step, (X, Y)),
+        infer=(trainer.net, (X,)),
+        one=(layer, (X,)),
+        slope=(slope, (X,)),
     )
     assert found["one"].graph.input_names == ["layers.0.weight", "layers.0.bias", "x"]
     assert found["slope"].graph.input_names == [
@@ -186,7 +191,7 @@ def test_names_of_several_nets() -> None:
 
 def test_names_that_would_be_one() -> None:
     """An argument keeps its name; gradients that a function reads are held, others are not."""
-    x = go.array(np.float32([1, 2]))
+    x = go.array(f32(1, 2))
     x.attach_grad("add")
 
     def f(x: Any, y: Any = x) -> Any:
@@ -199,7 +204,7 @@ def test_names_that_would_be_one() -> None:
     assert found.graph.input_names == ["y", "y.grad", "x"]
     assert found.updates == {1: "y.grad"} and found.mode == "train"
 
-    w = go.array(np.float32([1, 2]))
+    w = go.array(f32(1, 2))
     w.attach_grad()
 
     def g(w: Any) -> Any:
@@ -266,7 +271,7 @@ def test_writes_to_arguments_and_buffers() -> None:
     assert roles_of([f]) == {"calls": "state", "last": "state"} and f.mode == "infer"
     model = Loaded(found)
     for n in (1, 2):
-        assert model.call("f", np.float32([1, n]))[""].tolist() == [2, 2 * n]
+        assert model.call("f", f32(1, n))[""].tolist() == [2, 2 * n]
         assert model.state["calls"] == n and model.state["last"].tolist() == [2, 2 * n]
 
 
@@ -278,7 +283,7 @@ def test_writes_to_arguments_that_are_not_returned() -> None:
         return {"sum": x.sum()}
 
     found = export(f=(go.hybridize(f), (go.TensorSpec((2,)), go.TensorSpec((2,)))))
-    got = Loaded(found).call("f", np.float32([1, 2]), np.float32([3, 4]))
+    got = Loaded(found).call("f", f32(1, 2), f32(3, 4))
     assert got["x"].tolist() == [4, 6] and got["sum"] == 10
 
 
@@ -306,7 +311,7 @@ def test_an_array_that_parts_from_another() -> None:
         pair["a"] = pair["a"] + 1
         return pair["b"] * 1
 
-    with pytest.raises(ArtifactError, match=r"'f' puts another array in the place of 'pair\.a', wh"):
+    with pytest.raises(ArtifactError, match=r"'f' puts another array in the place of 'pair\.a'"):
         export(f=(f, ()))
 
 
@@ -444,7 +449,10 @@ def test_what_init_may_return() -> None:
     found = export(step=step, init=(partly, seed))
     assert found["init"].updates == {0: "layers.0.weight"}
     for fn, message in (
-        (other, r"'init' returns a LayerNorm whose arrays \(.+\) no other function uses; they use lay"),
+        (
+            other,
+            r"'init' returns a LayerNorm whose arrays \(.+\) no other function uses; they",
+        ),
         (wider, r"'init' expected to return 'layers\.0\.weight' of type tensor<6x8xf32>, got ten"),
         (text, r"'init' expected to return arrays, numbers, nets or optimizers, got str 'done'"),
     ):

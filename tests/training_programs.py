@@ -43,9 +43,7 @@ def stepping(net: Any, optimizer: Any) -> Step:
 
 @program
 def dropout_and_batch_norm() -> Any:
-    net = nn.Sequential(
-        nn.Dense(6, 8), nn.BatchNorm(8), go.relu, nn.Dropout(0.4), nn.Dense(8, 3)
-    )
+    net = nn.Sequential(nn.Dense(6, 8), nn.BatchNorm(8), go.relu, nn.Dropout(0.4), nn.Dense(8, 3))
     return stepping(net, optim.Adam(net, 0.05, clip_norm=1.0)), net
 
 
