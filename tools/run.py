@@ -12,7 +12,7 @@ import numpy as np
 from ..dialect.creation import as_array
 from ..dialect.types import as_dtype, is_float
 from ..errors import ArgumentError, GradoptError
-from ..runtime.artifact import Artifact
+from ..runtime.artifact_1 import Artifact
 from .tables import Table, print_table
 
 DESCRIPTION = """\
