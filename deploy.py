@@ -309,7 +309,7 @@ class _Memory:
 
     def scratch(self, size: int) -> Any:
         """A buffer that only the device uses."""
-        return self.allocator.allocate_buffer(*self.kind, max(size, _ALIGNMENT))
+        return self.allocator.allocate_buffer(_DEVICE_MEMORY, _ANY_USE, max(size, _ALIGNMENT))
 
     def copy(self, view: Any, dtype: np.dtype) -> Any:
         """A copy of an array on the device."""
@@ -799,9 +799,8 @@ class Function:
         if self.entry_point is None:
             raise ArtifactError(f"the module expected a function '{self.name}', which is not there")
         about = dict(self.entry_point.reflection)
-        self.has_arena = "iree.abi.transients.size" in about
         size = int(about.get("iree.abi.transients.size.constant", 0))
-        if size != self.arena:
+        if size > self.arena or ("iree.abi.transients.size" in about) != (self.arena > 0):
             raise ArtifactError(
                 f"'{self.name}' expected an arena of {size} bytes, the manifest says {self.arena}; "
                 "export the artifact again"
@@ -988,7 +987,7 @@ class Model:
         for view in (*views, *places.values()):
             given.push_ref(view)
         found = iree.VmVariantList(len(f.signature.outputs))
-        arena = self._take_arena(f.arena) if f.has_arena else None
+        arena = self._take_arena(f.arena) if f.arena else None
         if arena is not None:
             given.push_ref(arena[1])
         try:
