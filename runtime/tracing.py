@@ -200,16 +200,13 @@ def trace(
     """Trace a function on its arguments, which `walk` has gone through, as `again` does. All that
     can be seen of the arrays, and of what holds them, is as before, also after an error.
     """
+
+    def finish(scope: Trace, before: Walk, results: Any, after: Walk) -> Traced:
+        return Finish(scope, before).traced(results, after, donate, options)
+
+    arguments, keywords = _as_arrays((arguments, keywords))
     mode = options.get("mode") or modes.current_mode()
-    return run(
-        fn,
-        *_as_arrays((arguments, keywords)),
-        again,
-        mode,
-        lambda scope, before, results, after: Finish(scope, before).traced(
-            results, after, donate, options
-        ),
-    )
+    return run(fn, arguments, keywords, again, mode, finish)
 
 
 def run(

@@ -27,7 +27,7 @@ def f32(*numbers: float) -> np.ndarray:
 
 def export(**functions: Any) -> dict[str, Exported]:
     """Functions for an artifact, each given with its arguments and, as the third, a mode."""
-    given = {name: (*about, None)[:3] for name, about in functions.items()}
+    given: Any = {name: (*about, None)[:3] for name, about in functions.items()}
     found = {e.name: e for e in export_stateful(given)}
     for e in found.values():
         e.check()
