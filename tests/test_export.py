@@ -4,14 +4,16 @@ which names, what they update, in which mode; run by the reference.
 """
 
 import functools
+import json
+import pathlib
 from typing import Any
 
 import gradopt as go
 import numpy as np
 import pytest
-from gradopt import nn, optim
+from gradopt import deploy, nn, optim
 from gradopt.dialect import reference
-from gradopt.errors import ArtifactError, TraceError
+from gradopt.errors import ArtifactError, ModuleError, TraceError
 from gradopt.runtime.export_hybrid import export_stateful, is_stateful
 from gradopt.runtime.exported import Exported, held_by, roles_of
 
@@ -489,3 +491,74 @@ def test_what_is_exported_here() -> None:
     assert is_stateful(net, ()) and is_stateful(go.hybridize(abs), ())
     assert is_stateful(lambda x: x * w, ()) and is_stateful(lambda f, x: f(x), (net, 1))
     assert not is_stateful(lambda p, x: x * p["w"], ({"w": w}, 1))
+
+
+# --- back in Python -------------------------------------------------------------------------------
+
+
+def saved(folder: pathlib.Path, state: dict[str, Any], **notes: Any) -> pathlib.Path:
+    """A checkpoint as an artifact's `save` writes it."""
+    metadata = {"format": deploy.CHECKPOINT, "gradopt": deploy.VERSION, "artifact": "net"}
+    metadata |= {"signature": "", "notes": json.dumps(notes)}
+    path = folder / "net.ckpt"
+    path.write_bytes(b"".join(deploy._checkpoint_pieces(state, metadata)))
+    return path
+
+
+def test_training_goes_on_in_python(tmp_path: pathlib.Path) -> None:
+    """What an artifact trained comes back by names: net, optimizer and random numbers; then Python
+    trains on, bit for bit as the artifact would.
+    """
+    go.random.seed(3)
+    net, optimizer = make()
+    step = stepping(net, optimizer)
+    model = Loaded(export(step=(step, batch(0)), infer=(net, (X,))))
+    for i in range(2):
+        model.call("step", *batch(i))
+    path = saved(tmp_path, model.state, epoch=2)
+    go.random.seed(99)
+    assert go.restore(path, net, optimizer, go.random) == {"epoch": 2}
+    same(model.state, Loaded(export(step=(step, batch(0)), infer=(net, (X,)))).state)
+    model.call("step", *batch(2))
+    hybridize(step)(*batch(2))
+    same(model.state, Loaded(export(step=(step, batch(0)), infer=(net, (X,)))).state)
+
+
+def test_restoring_by_names(tmp_path: pathlib.Path) -> None:
+    """Of several nets, dicts of arrays and single ones; what is not asked for stays."""
+    state = {
+        "a.weight": f32(1, 2).reshape(2, 1),
+        "mean.w": f32(3),
+        "seen": f32(4)[0],
+        "more": f32(),
+    }
+    path = saved(tmp_path, state)
+    a, mean, seen = nn.Dense(2, 1, bias=False), {"w": go.array(f32(0))}, go.array(np.float32(0))
+    assert go.restore(path, a=a, mean=mean, seen=seen) == {}
+    assert a.weight.tolist() == [[1], [2]] and mean["w"].tolist() == [3] and seen == 4
+
+
+def test_restoring_what_does_not_fit(tmp_path: pathlib.Path) -> None:
+    """Errors name all that is wrong, and nothing has changed; frozen parameters may be missing."""
+    path = saved(tmp_path, {"weight": f32(1, 2).reshape(2, 1)})
+    net = nn.Dense(2, 1)
+    before = net.weight.numpy().copy()
+    with pytest.raises(ModuleError, match=r"arrays for '.*net\.ckpt' do not fit: missing bias"):
+        go.restore(path, net)
+    with pytest.raises(
+        ModuleError, match=r"'weight' expected float32 of shape \(3, 1\), got float"
+    ):
+        go.restore(path, nn.Dense(3, 1, bias=False))
+    with pytest.raises(ModuleError, match="restore expected nets, optimizers, loss sc"):
+        go.restore(path, [net])
+    with pytest.raises(ModuleError, match=r"restore expected .x. to be a net, .* got list"):
+        go.restore(path, x=[net])
+    with pytest.raises(ModuleError, match="one array for each name, got two for 'weight'"):
+        go.restore(path, net, nn.Dense(2, 1))
+    np.testing.assert_array_equal(net.weight, before)
+    net.freeze("bias")
+    go.restore(path, net)
+    assert net.weight.tolist() == [[1], [2]]
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    with pytest.raises(ArtifactError, match="is damaged: expected SHA-256"):
+        go.restore(path, net)
