@@ -517,6 +517,9 @@ class Manifest:
         if not self.modules:
             raise ValueError("it has no module")
         self.held = self._held()
+        self.zeros = [str(name) for name in raw["zeros"]]
+        if unknown := set(self.zeros) - set(self.held):
+            raise ValueError(f"'{min(unknown)}' starts as zeros, but no function has it")
 
     def _module(self, raw: Mapping[str, Any]) -> Compiled:
         found = {}
@@ -1178,20 +1181,22 @@ class Model:
 
     def _initial(self) -> dict[str, Any]:
         """Views of the initial values, for the arrays that the artifact has them of."""
-        if WEIGHTS not in self.manifest.files:
-            return {}
-        path = self.manifest.folder / WEIGHTS
-        try:
-            arrays, _ = read_safetensors(self.manifest.read(WEIGHTS))
-        except ValueError as error:
-            raise ArtifactError(f"'{path}' is no safetensors file: {error}") from None
-        for name, array in arrays.items():
-            entry = self._slots[name].entry if name in self._slots else None
-            if entry is None or (entry.shape, entry.dtype) != (array.shape, array.dtype):
+        held = self.manifest.held
+        arrays = {n: np.zeros(held[n].shape, held[n].dtype) for n in self.manifest.zeros}
+        for file, read in ((WEIGHTS, _typed), (RAW_WEIGHTS, _raw)):
+            if file not in self.manifest.files:
+                continue
+            try:
+                arrays |= read(self.manifest.read(file), held)
+            except (ValueError, RuntimeError) as error:
+                if isinstance(error, ArtifactError):
+                    raise
+                path = self.manifest.folder / file
                 raise ArtifactError(
-                    f"'{path}' expected {entry or 'no array'}, got '{name}' of shape {array.shape} "
-                    f"and dtype {array.dtype.name}; export the artifact again"
-                )
+                    f"'{path}' does not fit the manifest: {_short(error)}; export the artifact "
+                    "again"
+                ) from None
+            break
         return {name: self._memory.put(array) for name, array in arrays.items()}
 
     # --- checkpoints
@@ -1235,7 +1240,32 @@ class Model:
         return hashlib.sha256(json.dumps(types).encode()).hexdigest()
 
 
-WEIGHTS = "weights.safetensors"
+WEIGHTS, RAW_WEIGHTS = "weights.safetensors", "weights.irpa"
+
+
+def _typed(data: bytes, held: Mapping[str, Entry]) -> dict[str, np.ndarray]:
+    """The arrays of a safetensors file; ValueError where they are not of the types held."""
+    arrays, _ = read_safetensors(data)
+    for name, array in arrays.items():
+        entry = held.get(name)
+        if entry is None or (entry.shape, entry.dtype) != (array.shape, array.dtype):
+            got = Entry(name, array.shape, array.dtype, "").type
+            raise ValueError(f"expected {entry or 'no array'}, got '{name}' of type {got}")
+    return arrays
+
+
+def _raw(data: bytes, held: Mapping[str, Entry]) -> dict[str, np.ndarray]:
+    """The arrays of a file in IREE's format, which knows sizes alone."""
+    index = iree.ParameterIndex()
+    index.load_from_file_handle(iree.FileHandle.wrap_memory(data, True, False), "irpa")
+    arrays = {}
+    for name, about in index.items():
+        if name not in held:
+            raise ValueError(f"expected no array '{name}'")
+        dtype, shape = held[name].dtype, held[name].shape
+        raw = np.frombuffer(about.file_view, np.uint8)  # type: ignore[arg-type]
+        arrays[name] = raw.view(_bits(dtype)).view(dtype).reshape(shape)
+    return arrays
 
 
 def _listed(names: Sequence[str]) -> str:
