@@ -12,16 +12,18 @@ import numpy as np
 
 from ..dialect.graph import trace
 from ..dialect.modes import is_training
-from ..dialect.types import TensorSpec
 from ..errors import ArtifactError
 from ..lowering.target import Target, families
 from ..lowering.target import target as find_target
 from . import folder as folders
-from . import manifest, weights
-from .build import build, part
-from .exported import STATE, Exported, held_by, roles_of, spec_of
+from . import manifest
+from .build import build, build_fat, part, without_constants
+from .exported import Exported, held_by, roles_of
+from .weights import SAFETENSORS, formats, named_arrays, split, write_weights
 
 GRAPH = "graph.mlir"
+SEPARATOR = "\n// -----\n\n"
+"""Between the functions there, as gradopt-opt takes it."""
 LOADER = pathlib.Path(__file__).resolve().parent.parent / "deploy.py"
 """What loads artifacts: a copy goes into each."""
 
@@ -33,8 +35,10 @@ def export(
     *,
     state: Mapping[str, Any] | None = None,
     targets: str | Sequence[str] = "cpu",
+    fat: bool = False,
     donate: bool = True,
     static_alloc: bool = True,
+    weights: str | Sequence[str] = (SAFETENSORS,),
     licence: str | None = None,
     name: str | None = None,
 ) -> pathlib.Path:
@@ -46,18 +50,30 @@ def export(
     of arrays: what the artifact holds, under the argument's name and the path in its tree ("p.w").
     Arguments of those names are read from there, all others are given by the caller. A result whose
     path has such a name is the new value of that array: of {"p": {"w": ...}, "loss": ...}, "p.w"
-    is.
+    is. Layers and dropout do as in training, unless it is called in `go.infer_mode()`.
 
+    There is a module for each of the `targets` ("cpu", "cpu:x86-64-v3", "vulkan", "cuda:sm_80"),
+    compiled side by side, or with `fat` one for all. With `donate`, a new value takes over the
+    memory of the old one; with `static_alloc`, functions whose extents are all known allocate
+    nothing. `weights` says how initial values are written, "safetensors", "irpa" (IREE's format),
+    both, or () for not at all; `licence` is theirs. `name` is that of the folder unless given.
+
+    The folder appears whole or not at all, in the place of an artifact that stood there. Raises
+    ArtifactError for what does not fit together, for a folder that holds something else, and where
+    several targets are asked for and not all can be had; PassError for what a target cannot do;
+    CompileError where IREE fails.
     """
-    arrays, roles = weights.named_arrays({"parameter": parameters, "state": state})
+    arrays, roles = named_arrays(parameters, state)
     exported = [_exported(*one, arrays, roles) for one in _checked(functions)]
     _check_all_used(exported, arrays)
     return write_artifact(
         folder,
         exported,
         targets,
+        fat=fat,
         donate=donate,
         static_alloc=static_alloc,
+        weights=weights,
         licence=licence,
         name=name,
     )
@@ -110,40 +126,65 @@ def write_artifact(
     functions: Sequence[Exported],
     targets: str | Sequence[str] = "cpu",
     *,
+    fat: bool = False,
     donate: bool = True,
     static_alloc: bool = True,
+    remat: str = "",
+    weights: str | Sequence[str] = (SAFETENSORS,),
     licence: str | None = None,
     name: str | None = None,
 ) -> pathlib.Path:
-    """Write an artifact of exported functions, as `export` does for Python functions."""
+    """Write an artifact of exported functions, as `export` does for Python functions. `remat` are
+    the options of gradopt-rematerialize, for functions with derivatives.
+    """
     path = pathlib.Path(folder)
-    chosen = _targets(targets)
+    chosen, kinds = _targets(targets), formats(weights)
     _check(functions)
-    arrays, roles = held_by(functions), roles_of(functions)
-    parts = [part(one, donate, static_alloc) for one in functions]
+    functions = [without_constants(one) for one in functions]
+    roles = roles_of(functions)
+    arrays, zeros = split(held_by(functions), roles)
+    before = _files_of(path)
     title = name or path.resolve().name
-    images = build(parts, chosen, title)
-    about = {
-        "format": manifest.FORMAT,
-        "name": title,
-        "versions": manifest.made_by(),
-        "licence": licence,
-    }
-    storage = {one.name: one.storage for one in parts}
-    with folders.written_whole(path) as new:
-        about["modules"] = []
-        for target, image in zip(chosen, images, strict=True):
-            file = f"{target.name.replace(':', '-')}.vmfb"
+    parts = [part(one, donate, static_alloc, remat) for one in functions]
+    images = build_fat(parts, chosen, title) if fat else build(parts, chosen, title)
+    with folders.written_whole(path, before) as new:
+        for file, image in images.files.items():
             (new / file).write_bytes(image)
-            about["modules"].append(manifest.module_entry(target, file, image, storage))
-        about["functions"] = [manifest.entry(one, storage[one.name], roles) for one in functions]
-        weights.write_weights(new, _values(arrays), licence)
-        (new / GRAPH).write_text(_texts(functions))
-        if LOADER.exists():
-            (new / "gradopt_deploy.py").write_bytes(LOADER.read_bytes())
-        about["files"] = {p.name: folders.digest(p) for p in sorted(new.iterdir())}
+        write_weights(new, arrays, kinds, licence)
+        (new / GRAPH).write_text(SEPARATOR.join(one.text() for one in parts))
+        (new / "gradopt_deploy.py").write_bytes(LOADER.read_bytes())
+        storage = {one.name: one.storage for one in parts}
+        about = {
+            "format": manifest.FORMAT,
+            "name": title,
+            "versions": manifest.made_by(),
+            "licence": licence,
+            "modules": [
+                manifest.module_entry(target, file, images.files[file], storage)
+                for target, file in zip(chosen, images.names, strict=True)
+            ],
+            "functions": [manifest.entry(one, storage[one.name], roles) for one in functions],
+            "zeros": zeros,
+            "files": {p.name: folders.digest(p) for p in sorted(new.iterdir())},
+        }
         (new / manifest.FILE).write_text(manifest.text(about))
     return path
+
+
+def _files_of(folder: pathlib.Path) -> list[str]:
+    """The files of the artifact that stands in a folder, none if there is none. Raises
+    ArtifactError where something else stands there, which is not to be replaced.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise ArtifactError(f"expected '{folder}' to be a folder, or not there, got a file")
+    if not folder.is_dir() or not any(folder.iterdir()):
+        return []
+    if (old := manifest.read(folder)) is None:
+        raise ArtifactError(
+            f"expected '{folder}' to be an artifact, an empty folder or not there, got a folder "
+            "with other files; choose another name"
+        )
+    return [manifest.FILE, *old["files"]]
 
 
 def _targets(names: str | Sequence[str]) -> list[Target]:
@@ -183,15 +224,3 @@ def _check(functions: Sequence[Exported]) -> None:
         if names.count(one.name) > 1:
             raise ArtifactError(f"export expected functions of different names, got '{one.name}'")
         one.check()
-
-
-def _values(arrays: Mapping[str, np.ndarray | TensorSpec]) -> dict[str, np.ndarray]:
-    return {name: a for name, a in arrays.items() if not isinstance(a, TensorSpec)}
-
-
-def _texts(functions: Sequence[Exported]) -> str:
-    """The functions in the dialect, each a module of its own."""
-    return "\n".join(f"// {one.name}\n{one.graph.mlir()}" for one in functions)
-
-
-__all__ = ["STATE", "Exported", "export", "spec_of", "write_artifact"]

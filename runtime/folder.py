@@ -8,16 +8,17 @@ import os
 import pathlib
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 EXCHANGE = 2  # RENAME_EXCHANGE of Linux's renameat2
 AT_FDCWD = -100
 
 
 @contextlib.contextmanager
-def written_whole(folder: pathlib.Path) -> Iterator[pathlib.Path]:
+def written_whole(folder: pathlib.Path, own: Collection[str]) -> Iterator[pathlib.Path]:
     """A new empty folder to write to, which takes the place of `folder` when the block ends well,
-    and is gone when it does not. What stood in `folder` is then gone.
+    and is gone when it does not. Of what stood in `folder`, all but the names in `own` moves to the
+    new one.
     """
     folder = pathlib.Path(os.path.realpath(folder))
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -28,6 +29,9 @@ def written_whole(folder: pathlib.Path) -> Iterator[pathlib.Path]:
         for path in [*new.iterdir(), new]:
             _sync(path)
         _replace(new, folder)
+        for path in new.iterdir() if new.exists() else []:
+            if path.name not in own and not (folder / path.name).exists():
+                os.rename(path, folder / path.name)
         _sync(folder.parent)
     finally:
         shutil.rmtree(new, ignore_errors=True)

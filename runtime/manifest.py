@@ -5,7 +5,8 @@ import dataclasses
 import functools
 import importlib.metadata
 import json
-from collections.abc import Mapping, Sequence
+import pathlib
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import iree.runtime as iree
@@ -99,6 +100,36 @@ def _own_version() -> str:
         return "unknown"
 
 
+def read(folder: pathlib.Path) -> dict[str, Any] | None:
+    """The manifest in a folder, of whatever version; None where there is none."""
+    try:
+        found = json.loads((folder / FILE).read_bytes())
+    except (OSError, ValueError):
+        return None
+    is_ours = isinstance(found, dict) and str(found.get("format")).startswith("gradopt-artifact-")
+    return found if is_ours and isinstance(found.get("files"), dict) else None
+
+
 def text(about: Mapping[str, Any]) -> str:
-    """A manifest as JSON, a line for each of its smallest parts."""
-    return json.dumps(about, indent=1) + "\n"
+    """A manifest as JSON, with a line for each of its smallest parts."""
+    return "".join(_lines(about, "")) + "\n"
+
+
+def _lines(value: Any, indent: str) -> Iterator[str]:
+    inner = value.values() if isinstance(value, Mapping) else value
+    is_short = not isinstance(value, Mapping | list) or (
+        indent and not any(isinstance(v, Mapping) or _is_nested(v) for v in inner)
+    )
+    if is_short:
+        yield json.dumps(value)
+        return
+    entries = value.items() if isinstance(value, Mapping) else ((None, v) for v in value)
+    open_, close = "{}" if isinstance(value, Mapping) else "[]"
+    for i, (key, entry) in enumerate(entries):
+        yield f"{',' if i else open_}\n{indent} " + ("" if key is None else f"{json.dumps(key)}: ")
+        yield from _lines(entry, f"{indent} ")
+    yield f"\n{indent}{close}"
+
+
+def _is_nested(value: Any) -> bool:
+    return isinstance(value, list) and any(isinstance(v, Mapping | list) for v in value)
