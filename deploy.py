@@ -556,6 +556,7 @@ class Manifest:
         if not self.modules:
             raise ValueError("it has no module")
         self.held = self._held()
+        self.zeros = [self.held[name] for name in raw.get("zeros", ())]
 
     def _module(self, raw: Mapping[str, Any]) -> Compiled:
         found = {}
@@ -1245,9 +1246,12 @@ class Model:
 
     def _initial(self) -> dict[str, Any]:
         """Views of the initial values, for the arrays that the artifact has them of."""
+        zeros = {
+            e.name: self._memory.put(np.zeros(e.extents, e.dtype)) for e in self.manifest.zeros
+        }
         file = next((name for name in _WEIGHTS if name in self.manifest.files), None)
         if file is None:
-            return {}
+            return zeros
         path, data = self.manifest.folder / file, self.manifest.read(file)
         try:
             arrays = _WEIGHTS[file](data, self.manifest.held)
@@ -1260,7 +1264,7 @@ class Model:
                     f"'{path}' expected {entry or 'no array'}, got '{name}' of shape {array.shape} "
                     f"and dtype {array.dtype.name}; export the artifact again"
                 )
-        return {name: self._memory.put(array) for name, array in arrays.items()}
+        return zeros | {name: self._memory.put(array) for name, array in arrays.items()}
 
     # --- checkpoints
 
