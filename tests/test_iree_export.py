@@ -107,8 +107,8 @@ def test_forward_and_backward(tmp_path: pathlib.Path) -> None:
         return {"z": x * 2}
 
     def backward(x: Any, unused_y: Any, int_k: Any, ct: Any) -> Any:
-        _, pull = go.vjp(lambda x, y: f(x, y, int_k)["z"], x, unused_y)
-        return dict(zip(("x", "unused_y"), pull(ct), strict=True))
+        _, pull = go.vjp(lambda *a: f(*a)["z"], x, unused_y, int_k)
+        return dict(zip(("x", "unused_y", "int_k"), pull(ct), strict=True))
 
     x, k = go.TensorSpec((3,)), go.TensorSpec((), "int32")
     functions: Any = {"forward": (f, (x, x, k)), "backward": (backward, (x, x, k, x))}
