@@ -11,6 +11,8 @@ import gradopt as go
 import numpy as np
 import pytest
 from gradopt import deploy, nn, optim
+from gradopt.runtime.export_hybrid import export_stateful
+from gradopt.runtime.exported import held_by
 
 from .training_programs import PROGRAMS, batch, stepping
 
@@ -23,7 +25,7 @@ X, Y = go.TensorSpec((None, 6)), go.TensorSpec((None, 3))
 
 @pytest.mark.parametrize("name", CHOSEN)
 def test_steps_are_those_of_hybridized_code(name: str, tmp_path: pathlib.Path) -> None:
-    """Three steps in the artifact and in Python, both compiled, and a prediction by what they leave
+    """Three steps in the artifact and in Python, both compiled, a prediction, and what is left
     behind.
     """
     go.random.seed(5)
@@ -36,8 +38,13 @@ def test_steps_are_those_of_hybridized_code(name: str, tmp_path: pathlib.Path) -
         np.testing.assert_allclose(model.step(*batch(i))[""], run(*batch(i)), rtol=1e-5)
     x = batch(9, rows=1)[0]
     with go.infer_mode():
-        want = predict(go.array(x))
-    np.testing.assert_allclose(model.infer(x)[""], want, rtol=1e-4, atol=1e-5)
+        want = go.hybridize(predict)(x)
+    np.testing.assert_allclose(model.infer(x)[""], want, rtol=1e-5)
+    exported = export_stateful({n: (*about, None) for n, about in functions.items()})
+    left, got = held_by(exported), model.state()
+    assert set(got) <= set(left)
+    for path, a in got.items():
+        assert a.tobytes() == left[path].tobytes(), path  # type: ignore[union-attr]
 
 
 def make() -> tuple[Any, Any]:
