@@ -46,7 +46,7 @@ class Executable:
         self.function = module.function(graph.name)
         self.is_async = is_async(self.function)
         about = module.about(graph.name)
-        self.in_place = _in_place(about)
+        self.in_place = in_place(about)
         self.result_of = {position: result for result, position in places if position is not None}
         self.returned = sorted(set(range(self.count)) - {result for result, _ in places})
         self.arena_size = int(about.get("iree.abi.transients.size.constant", 0))
@@ -231,7 +231,7 @@ class Executable:
                 )
 
 
-def _in_place(about: dict[str, str]) -> set[int]:
+def in_place(about: dict[str, str]) -> set[int]:
     """The donated inputs that a module may overwrite, from its reflection."""
     found = json.loads(about.get("gradopt.memory", "{}"))
     return {tie["donated"] for tie in found.get("ties", []) if tie["in_place"]}
