@@ -26,6 +26,7 @@ from . import (
     partition,
     plan_memory,
     rematerialize,
+    separate,
     simplify,
     to_linalg,
     to_llvm,
@@ -244,7 +245,11 @@ def stages(target: Target, remat: str = "") -> dict[str, str]:
     gradopt-rematerialize, which is left out without.
     """
     passes = f"gradopt-rematerialize{{{remat}}}" if remat else ""
-    return (STAGES if target.ladder else JIT_STAGES) | {"rematerialized": passes}
+    found = (STAGES if target.ladder else JIT_STAGES) | {"rematerialized": passes}
+    if target.is_spirv:
+        last = "gradopt-bufferize"
+        found["linalg"] = found["linalg"].replace(last, f"gradopt-separate-reductions,{last}")
+    return found
 
 
 def lower(
@@ -291,6 +296,7 @@ __all__ = [
     "plan_memory",
     "rematerialize",
     "run",
+    "separate",
     "simplify",
     "to_linalg",
     "to_llvm",

@@ -29,6 +29,7 @@ def make(variant: str) -> Target:
         ),
         LADDER,
         tuple(d for d in DTYPES if d != np.float64),
+        is_spirv=True,
     )
 
 
