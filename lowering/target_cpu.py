@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""CPUs: this machine's, or others by name: portable baselines such as `x86-64-v3` and `aarch64`, and
-some models.
+"""CPUs: this machine's, or others by name: portable baselines such as `x86-64-v3` and `aarch64`,
+and some models.
 
 Code is put into an ELF file of IREE's own kind by the linker that IREE brings along, for any
 operating system, so that nothing of this machine is needed to compile for another.
