@@ -88,7 +88,7 @@ def why_no_device(driver: str) -> str:
 
 
 def why_not(target: Target) -> str:
-    """Why a target's code cannot run on this machine; "" where it can."""
+    """Why a target's code cannot run on this machine, and what to do; "" where it can."""
     if target.architecture and target.architecture != platform.machine():
         return (
             f"its code is for {target.architecture}, this machine is a {platform.machine()}; "
@@ -106,10 +106,7 @@ def why_not(target: Target) -> str:
 def check_present(target: Target) -> None:
     """Raise DeviceError where a target's code cannot run on this machine."""
     if reason := why_not(target):
-        raise DeviceError(
-            f"target '{target.name}' expected a device to run on, got none: {reason}; compiling "
-            "for it needs none (gradopt-compile)"
-        )
+        raise DeviceError(f"target '{target.name}' cannot run on this machine: {reason}")
 
 
 def find_target(name: str) -> Target:
