@@ -26,12 +26,12 @@ from ..dialect.operators import IN_PLACE, Operators
 from ..dialect.tensor import Tensor
 from ..dialect.types import TensorSpec, as_dtype
 from ..errors import ArgumentError, DonationError, OpError
-from ..lowering.target import target as find_target
 from . import dispatch
 from .buffers import BITS, contents, from_other
 from .device import PLACES, away, home, place
 from .homes import Home
 from .info import check_device
+from .present import check_present, find_target
 from .state import state
 
 _lock = threading.Lock()
@@ -589,7 +589,9 @@ def device_put(array: Any, target: str = "cpu") -> Array:
     """
     if state.deferred is not None and isinstance(array, Array):  # where a graph runs, it is
         return _as_copy(array.snapshot(), array)
-    return _put(array, find_target(target).driver)
+    where = find_target(target)
+    check_present(where)
+    return _put(array, where.driver)
 
 
 def _put(array: Any, driver: str) -> Array:
