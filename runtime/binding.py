@@ -15,7 +15,6 @@ from ..lowering.marks import mark_donated, mark_static, storage_of_results, unma
 from ..lowering.target import Target
 from . import log
 from .cache import COMPILED
-from .device import check_device_of
 from .executable import Executable
 from .modules import module_for
 from .signature import Signature, of_graph
@@ -63,8 +62,6 @@ def bind(
         try:
             if donate_strict:
                 check_donations(graph, donated, [position for _, position in places])
-            if target.ladder:
-                check_device_of(target)
             target = in_form(graph.module, target)
             about = {**options(graph, donated, is_static, remat), **(parts or {})}
             signature = of_graph(graph, target, about, history.origin if history else "")

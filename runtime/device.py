@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """IREE's instance and devices, one of each a process, and the modules loaded there."""
 
-import functools
 import os
 import threading
 from collections.abc import Iterable, Sequence
@@ -12,27 +11,15 @@ import numpy as np
 
 from ..errors import ArgumentError, DeviceError, GradoptError
 from ..lowering.marks import DISAGREE
-from ..lowering.target import Target
 from . import dispatch
 from .buffers import borrow
 from .homes import Away, Home
+from .present import why_no_device
 
 PLACES = {"local-task": "cpu", "local-sync": "cpu"}
 """The devices whose memory is the host's, by driver: those of one name can use each other's. All
 others have memory of their own, and the name of their driver.
 """
-NEEDED = {
-    "vulkan": (
-        "a Vulkan loader (libvulkan.so.1) and a driver with a device",
-        "install the driver of your GPU, or Mesa's, which has a software device, too (Debian: "
-        "apt-get install mesa-vulkan-drivers), and see what `vulkaninfo` lists",
-    ),
-    "cuda": ("NVIDIA's driver (libcuda.so) and a GPU", "install the driver, see `nvidia-smi`"),
-    "hip": ("AMD's HIP runtime (libamdhip64.so) and a GPU", "install ROCm, see `rocminfo`"),
-    "metal": ("an Apple GPU", "run it on macOS"),
-}
-"""What IREE's drivers look for, and what to do where they do not find it."""
-
 _lock = threading.Lock()
 _instance: Any = None
 _devices: dict[str, Any] = {}
@@ -61,7 +48,8 @@ def device(driver: str) -> Any:
             try:
                 _devices[driver] = iree.get_device(driver)
             except (RuntimeError, ValueError) as error:
-                raise DeviceError(_missing(driver, error)) from None
+                reason = why_no_device(driver) or error
+                raise DeviceError(f"driver '{driver}' has no device here: {reason}") from None
             dispatch.device_opened()
         return _devices[driver]
 
@@ -77,30 +65,6 @@ def home(driver: str) -> Home:
             if isinstance(found, Away):
                 away[place(driver)] = found
     return found
-
-
-def check_device_of(target: Target) -> None:
-    """DeviceError where this machine has no device for a target."""
-    try:
-        device(target.driver)
-    except DeviceError as error:
-        raise DeviceError(f"target '{target.name}' cannot run here: {error}") from None
-
-
-@functools.cache
-def is_present(driver: str) -> bool:
-    """Whether this machine has a device for a driver."""
-    try:
-        return bool(iree.get_driver(driver).query_available_devices())
-    except (RuntimeError, ValueError):
-        return False
-
-
-def _missing(driver: str, error: Exception) -> str:
-    """What is said where a device cannot be opened."""
-    wanted, remedy = NEEDED.get(driver, (f"a device of driver '{driver}'", ""))
-    remedy = f"{remedy}, or choose" if remedy else "choose"
-    return f"expected {wanted}, found none; {remedy} another target. IREE says: {error}"
 
 
 def _after_fork() -> None:

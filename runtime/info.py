@@ -10,8 +10,8 @@ import numpy as np
 from ..dialect.datatypes import STANDARD, isdtype
 from ..dialect.types import float32, int32
 from ..errors import ArgumentError
-from ..lowering.target import families, target
-from .device import PLACES, is_present, place
+from .device import PLACES, place
+from .present import devices
 
 
 class Info:
@@ -28,8 +28,8 @@ class Info:
 
     def devices(self) -> list[str]:
         """Where arrays can be on this machine."""
-        drivers = sorted({t.driver for t in map(target, families())} - set(PLACES))
-        return [*sorted(set(PLACES.values())), *(place(d) for d in drivers if is_present(d))]
+        others = [place(d) for d, found in devices().items() if found and d not in PLACES]
+        return [*sorted(set(PLACES.values())), *others]
 
     def default_dtypes(self, *, device: Any = None) -> dict[str, np.dtype]:
         """What Python numbers and positions become; there are no complex numbers."""
