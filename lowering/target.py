@@ -53,6 +53,7 @@ class Target:
     ladder: tuple[Rung, ...]  # none where IREE does not compile for it
     dtypes: tuple[np.dtype, ...] = DTYPES  # what it computes in; others are refused, not narrowed
     refusals: tuple[Refusal, ...] = ()
+    is_spirv: bool = False  # whether IREE makes SPIR-V for it
     is_host: bool = False  # whether the code is for the CPU of this machine
     architecture: str = ""  # of CPU code, as platform.machine() says it
     cpu_features: tuple[str, ...] = ()  # of CPU code, as /proc/cpuinfo says them
@@ -89,9 +90,15 @@ INPUT = (
 @functools.cache
 def families() -> dict[str, Family]:
     """All families by name."""
-    from . import target_cpu, target_cuda, target_local, target_vulkan
+    from . import target_cpu, target_cuda, target_local, target_other, target_vulkan
 
-    found = [target_cpu.CPU, target_vulkan.VULKAN, target_cuda.CUDA, *target_local.LOCAL]
+    found = [
+        target_cpu.CPU,
+        target_vulkan.VULKAN,
+        target_cuda.CUDA,
+        *target_other.OTHERS,
+        *target_local.LOCAL,
+    ]
     return {family.name: family for family in found}
 
 
