@@ -1182,7 +1182,7 @@ class Model:
     def _initial(self) -> dict[str, Any]:
         """Views of the initial values, for the arrays that the artifact has them of."""
         held = self.manifest.held
-        arrays = {n: np.zeros(held[n].shape, held[n].dtype) for n in self.manifest.zeros}
+        arrays = {n: np.zeros(_extents(held[n]), held[n].dtype) for n in self.manifest.zeros}
         for file, read in ((WEIGHTS, _typed), (RAW_WEIGHTS, _raw)):
             if file not in self.manifest.files:
                 continue
@@ -1262,10 +1262,15 @@ def _raw(data: bytes, held: Mapping[str, Entry]) -> dict[str, np.ndarray]:
     for name, about in index.items():
         if name not in held:
             raise ValueError(f"expected no array '{name}'")
-        dtype, shape = held[name].dtype, held[name].shape
+        dtype = held[name].dtype
         raw = np.frombuffer(about.file_view, np.uint8)  # type: ignore[arg-type]
-        arrays[name] = raw.view(_bits(dtype)).view(dtype).reshape(shape)
+        arrays[name] = raw.view(_bits(dtype)).view(dtype).reshape(_extents(held[name]))
     return arrays
+
+
+def _extents(entry: Entry) -> tuple[int, ...]:
+    """The shape of an array that is held, which has no open extent."""
+    return tuple(n for n in entry.shape if n is not None)
 
 
 def _listed(names: Sequence[str]) -> str:
