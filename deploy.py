@@ -124,6 +124,35 @@ def read_safetensors(data: Any) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     return arrays, metadata
 
 
+def read_irpa(data: bytes, entries: Mapping[str, "Entry"]) -> dict[str, np.ndarray]:
+    """The arrays of an archive of IREE's by name, which has their bytes, but not their types: those
+    are the entries'.
+    """
+    index = iree.ParameterIndex()
+    index.load_from_file_handle(iree.FileHandle.wrap_memory(bytearray(data), True, False), "irpa")
+    arrays = {n: np.zeros(e.extents, e.dtype) for n, e in entries.items() if not e.nbytes}
+    for name, about in index.items():
+        if name not in entries:
+            raise ValueError(f"'{name}' is no array of the artifact")
+        if about.is_splat:
+            raw = bytes(about.splat_pattern) * (about.length // len(about.splat_pattern))
+        else:
+            raw = bytes(about.file_view)
+        entry = entries[name]
+        if len(raw) != entry.nbytes:
+            raise ValueError(f"'{name}' expected {entry.nbytes} bytes, got {len(raw)}")
+        arrays[name] = np.frombuffer(raw, _bits(entry.dtype)).view(entry.dtype)
+        arrays[name] = arrays[name].reshape(entry.extents)
+    return arrays
+
+
+_WEIGHTS = {
+    "weights.safetensors": lambda data, entries: read_safetensors(data)[0],
+    "weights.irpa": read_irpa,
+}
+"""How the files of initial values are read; the first of them that an artifact has."""
+
+
 def safetensors_pieces(
     arrays: Mapping[str, np.ndarray], metadata: Mapping[str, str]
 ) -> list[bytes | memoryview]:
@@ -139,7 +168,7 @@ def safetensors_pieces(
             "data_offsets": [offset, offset + array.nbytes],
         }
         offset += array.nbytes
-        pieces.append(memoryview(array.reshape(-1).view(np.uint8)))
+        pieces.append(memoryview(array.reshape(-1).view(np.uint8)))  # type: ignore[arg-type]
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 64)
     return [len(text).to_bytes(8, "little"), text, *pieces]
@@ -365,31 +394,36 @@ class _Gate:
 
     @contextlib.contextmanager
     def shared(self) -> Iterator[None]:
-        with self._changed:
-            self._changed.wait_for(lambda: not (self._is_writing or self._waiting))
-            self._readers += 1
+        is_in = False
         try:
+            with self._changed:
+                self._changed.wait_for(lambda: not (self._is_writing or self._waiting))
+                is_in = True
+                self._readers += 1
             yield
         finally:
-            with self._changed:
-                self._readers -= 1
-                self._changed.notify_all()
+            if is_in:
+                with self._changed:
+                    self._readers -= 1
+                    self._changed.notify_all()
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        with self._changed:
-            self._waiting += 1
-            try:
-                self._changed.wait_for(lambda: not (self._is_writing or self._readers))
-                self._is_writing = True
-            finally:
-                self._waiting -= 1
+        is_in = False
         try:
+            with self._changed:
+                self._waiting += 1
+                try:
+                    self._changed.wait_for(lambda: not (self._is_writing or self._readers))
+                    is_in = self._is_writing = True
+                finally:
+                    self._waiting -= 1
             yield
         finally:
-            with self._changed:
-                self._is_writing = False
-                self._changed.notify_all()
+            if is_in:
+                with self._changed:
+                    self._is_writing = False
+                    self._changed.notify_all()
 
 
 # --- the manifest ---------------------------------------------------------------------------------
@@ -411,8 +445,13 @@ class Entry:
         return "x".join(["?" if n is None else str(n) for n in self.shape] + [self.dtype.name])
 
     @property
+    def extents(self) -> tuple[int, ...]:
+        """The shape, of an entry that has no open extents."""
+        return tuple(n or 0 for n in self.shape)
+
+    @property
     def nbytes(self) -> int:
-        return math.prod(n or 0 for n in self.shape) * self.dtype.itemsize
+        return math.prod(self.extents) * self.dtype.itemsize
 
     def __str__(self) -> str:
         return f"{self.name}: {self.type}" if self.name else self.type
@@ -464,14 +503,14 @@ class Manifest:
             ) from None
         try:
             self.raw: dict[str, Any] = json.loads(self.text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise self._damaged(str(error)) from None
         if not isinstance(self.raw, dict) or "format" not in self.raw:
             raise self._damaged("it has no format")
         self._check_versions()
         try:
             self._read()
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             raise self._damaged(f"{type(error).__name__}: {error}") from None
 
     def _damaged(self, why: str) -> ArtifactError:
@@ -517,16 +556,14 @@ class Manifest:
         if not self.modules:
             raise ValueError("it has no module")
         self.held = self._held()
-        self.zeros = [str(name) for name in raw["zeros"]]
-        if unknown := set(self.zeros) - set(self.held):
-            raise ValueError(f"'{min(unknown)}' starts as zeros, but no function has it")
+        self.zeros = [self.held[name] for name in raw.get("zeros", ())]
 
     def _module(self, raw: Mapping[str, Any]) -> Compiled:
         found = {}
         for name, about in raw["functions"].items():
-            in_place = frozenset(int(i) for i in about["in_place"])
-            found[name] = int(about["arena"]), in_place
             f = self.functions[name]
+            in_place = frozenset(_position(i, f.inputs) for i in about["in_place"])
+            found[name] = int(about["arena"]), in_place
             outputs = {o.name for o in f.outputs if o.role in ("parameter", "state")}
             for i in in_place:
                 if f.inputs[i].role != "data" and f.inputs[i].name not in outputs:
@@ -595,6 +632,12 @@ def _plain_name(name: str) -> str:
     return name
 
 
+def _position(i: Any, entries: Sequence[Entry]) -> int:
+    if not isinstance(i, int) or not 0 <= i < len(entries):
+        raise ValueError(f"expected a position below {len(entries)}, got {i!r}")
+    return i
+
+
 def _entry(raw: Mapping[str, Any], roles: Sequence[str]) -> Entry:
     shape = tuple(None if n is None else int(n) for n in raw["shape"])
     if raw["role"] not in roles:
@@ -607,7 +650,13 @@ def _entry(raw: Mapping[str, Any], roles: Sequence[str]) -> Entry:
 def _signature(raw: Mapping[str, Any]) -> Signature:
     inputs = tuple(_entry(i, ("data", "parameter", "state", "constant")) for i in raw["inputs"])
     outputs = tuple(_entry(o, ("result", "parameter", "state")) for o in raw["outputs"])
-    storage = tuple((int(s["output"]), s["input"]) for s in raw["storage"])
+    storage = tuple(
+        (
+            _position(s["output"], outputs),
+            None if s["input"] is None else _position(s["input"], inputs),
+        )
+        for s in raw["storage"]
+    )
     for output, source in storage:
         if None in outputs[output].shape:
             raise ValueError(f"storage of '{raw['name']}' has an open extent")
@@ -626,15 +675,21 @@ _ORDER = ("cuda", "hip", "metal", "vulkan")
 """Drivers from best to worst; CPUs come after them, software that plays a GPU last."""
 
 
-def _preferred(modules: Iterable[Compiled], target: str) -> list[Compiled]:
-    """The modules that `target` may mean, the best first."""
+def _preferred(
+    modules: Iterable[Compiled], target: str, device: str | None = None
+) -> list[Compiled]:
+    """The modules that `target` may mean, the best first; those that `device` does not run come
+    last, without a look at what there is.
+    """
     fit = [m for m in modules if target in ("auto", m.target, m.family)]
     if target == "auto":  # code for one model of GPU may compute wrong numbers on another
         fit = [m for m in fit if m.driver != "vulkan" or ":" not in m.target]
-    return sorted(fit, key=lambda m: (_rank(m), target != m.target, _weakness(m)))
+    return sorted(fit, key=lambda m: (_rank(m, device), target != m.target, _weakness(m)))
 
 
-def _rank(module: Compiled) -> int:
+def _rank(module: Compiled, device: str | None) -> int:
+    if device is not None:
+        return not _runs(module, device)
     if module.driver == "vulkan" and all(d.kind == "software" for d in _devices("vulkan")[0]):
         return len(_ORDER) + 1
     return _ORDER.index(module.driver) if module.driver in _ORDER else len(_ORDER)
@@ -648,12 +703,15 @@ def _weakness(module: Compiled) -> tuple[bool, int]:
     return False, -int(number[1]) if number else -80
 
 
+def _runs(module: Compiled, device: str) -> bool:
+    driver = device.partition("://")[0]
+    return driver == module.driver or (driver in _HOST and module.driver in _HOST)
+
+
 def _unfit(module: Compiled, device: str | None) -> str:
     """Why a module does not run here; "" if it does, as far as can be told without loading it."""
-    if device is not None:
-        driver = device.partition("://")[0]
-        if driver != module.driver and not (driver in _HOST and module.driver in _HOST):
-            return f"runs on {module.driver}, not on device '{device}'"
+    if device is not None and not _runs(module, device):
+        return f"runs on {module.driver}, not on device '{device}'"
     if module.driver not in _HOST:
         return _devices(module.driver)[1]
     if module.architecture not in ("", architecture()):
@@ -684,11 +742,11 @@ class _Code:
         self.context = iree.VmContext(_shared.instance, modules=[hal, self.module])
 
     @classmethod
-    def load(cls, image: bytes, uri: str) -> "_Code":
+    def load(cls, image: bytes, digest: str, uri: str) -> "_Code":
         """From memory if it is there: a context on a GPU never gives all its memory back."""
         _check_process()
         _shared.pid = os.getpid()
-        key = hashlib.sha256(image).hexdigest(), uri
+        key = digest, uri
         with _shared.lock:
             if _shared.instance is None:
                 _shared.instance = iree.VmInstance()
@@ -732,7 +790,7 @@ def load(
 
 
 def _load(manifest: Manifest, target: str, device: str | None) -> "Model":
-    modules = _preferred(manifest.modules, target)
+    modules = _preferred(manifest.modules, target, device)
     has = ", ".join(m.target for m in manifest.modules)
     if not modules:
         raise ArtifactError(
@@ -747,7 +805,7 @@ def _load(manifest: Manifest, target: str, device: str | None) -> "Model":
         uri = device or _devices(module.driver)[0][0].uri
         image = manifest.read(module.file)
         try:
-            code = _Code.load(image, uri)
+            code = _Code.load(image, manifest.files[module.file][0], uri)
         except (RuntimeError, ValueError) as error:
             if isinstance(error, ArtifactError):
                 raise
@@ -792,7 +850,7 @@ class Function:
         self.is_open = any(None in i.shape for i in self.inputs)
         self.proven: set[tuple[tuple[int, ...], ...]] = set()
         self._model = model
-        self.entry_point = code.module.lookup_function(self.name)
+        self.entry_point: Any = code.module.lookup_function(self.name)
         self._check_module()
 
     def _check_module(self) -> None:
@@ -807,6 +865,13 @@ class Function:
             raise ArtifactError(
                 f"'{self.name}' expected an arena of {size} bytes, the manifest says {self.arena}; "
                 "export the artifact again"
+            )
+        ties = json.loads(about.get("gradopt.memory", "{}")).get("ties", [])
+        overwritten = {tie["donated"] for tie in ties if tie["in_place"]}
+        if overwritten != self.in_place:
+            raise ArtifactError(
+                f"'{self.name}' overwrites inputs {sorted(overwritten)}, the manifest says "
+                f"{sorted(self.in_place)}; export the artifact again"
             )
 
     def __call__(self, /, *data: Any, **named: Any) -> dict[str, np.ndarray]:
@@ -1053,7 +1118,7 @@ class Model:
             spares = self._spares.get((entry.shape, entry.dtype))
             if spares:
                 return spares.pop()
-        return self._memory.empty(entry.shape, entry.dtype)  # type: ignore[arg-type]
+        return self._memory.empty(entry.extents, entry.dtype)
 
     def _take_arena(self, size: int) -> tuple[int, Any]:
         """The smallest free arena that suffices, or a new one: calls at once have their own."""
@@ -1181,23 +1246,25 @@ class Model:
 
     def _initial(self) -> dict[str, Any]:
         """Views of the initial values, for the arrays that the artifact has them of."""
-        held = self.manifest.held
-        arrays = {n: np.zeros(_extents(held[n]), held[n].dtype) for n in self.manifest.zeros}
-        for file, read in ((WEIGHTS, _typed), (RAW_WEIGHTS, _raw)):
-            if file not in self.manifest.files:
-                continue
-            try:
-                arrays |= read(self.manifest.read(file), held)
-            except (ValueError, RuntimeError) as error:
-                if isinstance(error, ArtifactError):
-                    raise
-                path = self.manifest.folder / file
+        zeros = {
+            e.name: self._memory.put(np.zeros(e.extents, e.dtype)) for e in self.manifest.zeros
+        }
+        file = next((name for name in _WEIGHTS if name in self.manifest.files), None)
+        if file is None:
+            return zeros
+        path, data = self.manifest.folder / file, self.manifest.read(file)
+        try:
+            arrays = _WEIGHTS[file](data, self.manifest.held)
+        except (ValueError, RuntimeError) as error:
+            raise ArtifactError(f"'{path}' cannot be read: {_short(error)}") from None
+        for name, array in arrays.items():
+            entry = self.manifest.held.get(name)
+            if entry is None or (entry.shape, entry.dtype) != (array.shape, array.dtype):
                 raise ArtifactError(
-                    f"'{path}' does not fit the manifest: {_short(error)}; export the artifact "
-                    "again"
-                ) from None
-            break
-        return {name: self._memory.put(array) for name, array in arrays.items()}
+                    f"'{path}' expected {entry or 'no array'}, got '{name}' of shape {array.shape} "
+                    f"and dtype {array.dtype.name}; export the artifact again"
+                )
+        return zeros | {name: self._memory.put(array) for name, array in arrays.items()}
 
     # --- checkpoints
 
@@ -1222,7 +1289,7 @@ class Model:
         """Read the state from a file that `save` wrote; returns the notes. CheckpointError where it
         is damaged, or of another state than this artifact's; then nothing is changed.
         """
-        arrays, metadata = _read_checkpoint(pathlib.Path(path))
+        arrays, metadata = read_checkpoint(pathlib.Path(path))
         slots = self._changeable()
         expected = {name: slot.entry.type for name, slot in slots.items()}
         got = {n: Entry(n, a.shape, a.dtype, "").type for n, a in arrays.items()}
@@ -1238,39 +1305,6 @@ class Model:
         """The digest of the names and types of the state."""
         types = sorted((n, s.entry.type) for n, s in self._changeable().items())
         return hashlib.sha256(json.dumps(types).encode()).hexdigest()
-
-
-WEIGHTS, RAW_WEIGHTS = "weights.safetensors", "weights.irpa"
-
-
-def _typed(data: bytes, held: Mapping[str, Entry]) -> dict[str, np.ndarray]:
-    """The arrays of a safetensors file; ValueError where they are not of the types held."""
-    arrays, _ = read_safetensors(data)
-    for name, array in arrays.items():
-        entry = held.get(name)
-        if entry is None or (entry.shape, entry.dtype) != (array.shape, array.dtype):
-            got = Entry(name, array.shape, array.dtype, "").type
-            raise ValueError(f"expected {entry or 'no array'}, got '{name}' of type {got}")
-    return arrays
-
-
-def _raw(data: bytes, held: Mapping[str, Entry]) -> dict[str, np.ndarray]:
-    """The arrays of a file in IREE's format, which knows sizes alone."""
-    index = iree.ParameterIndex()
-    index.load_from_file_handle(iree.FileHandle.wrap_memory(data, True, False), "irpa")
-    arrays = {}
-    for name, about in index.items():
-        if name not in held:
-            raise ValueError(f"expected no array '{name}'")
-        dtype = held[name].dtype
-        raw = np.frombuffer(about.file_view, np.uint8)  # type: ignore[arg-type]
-        arrays[name] = raw.view(_bits(dtype)).view(dtype).reshape(_extents(held[name]))
-    return arrays
-
-
-def _extents(entry: Entry) -> tuple[int, ...]:
-    """The shape of an array that is held, which has no open extent."""
-    return tuple(n for n in entry.shape if n is not None)
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -1319,7 +1353,7 @@ def _checkpoint_pieces(
     return [bytes(head), *pieces[2:]]
 
 
-def _read_checkpoint(path: pathlib.Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+def read_checkpoint(path: pathlib.Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     try:
         data = bytearray(path.read_bytes())
     except OSError as error:
@@ -1449,8 +1483,7 @@ def call_with(model: Model, options: argparse.Namespace) -> dict[str, np.ndarray
     if options.output:
         options.output.mkdir(parents=True, exist_ok=True)
         for name, array in results.items():
-            stored = array.view(np.uint16) if array.dtype == bfloat16 else array
-            np.save(options.output / f"{name.replace(os.sep, '_') or 'result'}.npy", stored)
+            np.save(options.output / f"{name.replace(os.sep, '_') or 'result'}.npy", array)
     return results
 
 
@@ -1461,7 +1494,8 @@ def parse_array(text: str) -> np.ndarray:
     try:
         if not equals or name not in _DTYPES:
             with open(text, "rb") as file:
-                return np.lib.format.read_array(file, allow_pickle=False)
+                array = np.lib.format.read_array(file, allow_pickle=False)
+            return array.view(bfloat16) if array.dtype == np.dtype("V2") else array
         dtype = _DTYPES[name]
         is_integer = dtype.kind in "biu"
         number = np.array(int(value) if is_integer else float(value)).astype(dtype)
