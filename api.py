@@ -313,6 +313,7 @@ from .runtime.function import CachedFunction, compile, deserialize
 from .runtime.hybrid import HybridFunction, hybridize
 from .runtime.info import __array_namespace_info__
 from .runtime.modules import clear_cache
+from .runtime.present import devices
 from .runtime.recorded import Pullback
 from .runtime.why import Miss, why
 
