@@ -363,7 +363,7 @@ class _Memory:
 
     def window(self, view: Any, dtype: np.dtype) -> np.ndarray:
         """The array itself, in memory of the host."""
-        return view.get_buffer().map().asarray(tuple(view.shape), _bits(dtype)).view(dtype)
+        return np.asarray(_Window(view, _bits(dtype))).view(dtype)
 
     def span(self, view: Any) -> tuple[int, int]:
         """The addresses of an array in memory of the host."""
@@ -378,6 +378,17 @@ class _Memory:
         begin, end = (iree.HalFence.create_at(semaphore, i) for i in (0, 1))
         self.device.queue_copy(source, target, wait_semaphores=begin, signal_semaphores=end)
         end.wait()
+
+
+class _Window:
+    """What NumPy takes for an array, and keeps: IREE's own arrays do not keep the memory that they
+    lie in from being used by the next call.
+    """
+
+    def __init__(self, view: Any, dtype: np.dtype) -> None:
+        mapped = view.get_buffer().map().asarray(tuple(view.shape), dtype)
+        self.view, self.mapped = view, mapped
+        self.__array_interface__ = mapped.__array_interface__
 
 
 def _address(array: np.ndarray) -> int:
