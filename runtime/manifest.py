@@ -2,8 +2,6 @@
 """The manifest of an artifact: what its functions take and return, and what its modules need."""
 
 import dataclasses
-import functools
-import importlib.metadata
 import json
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,6 +9,7 @@ from typing import Any
 
 import iree.runtime as iree
 
+from ..deploy import FORMAT, VERSION
 from ..dialect.types import TensorSpec
 from ..lowering.target import Target
 from .buffers import ALIGNMENT
@@ -19,7 +18,8 @@ from .device import instance
 from .executable import in_place
 from .exported import RESULT, Exported
 
-FORMAT = "gradopt-artifact-2"
+__all__ = ["FILE", "FORMAT", "Storage", "entry", "made_by", "module_entry", "read", "text"]
+
 FILE = "manifest.json"
 
 
@@ -85,19 +85,11 @@ def made_by() -> dict[str, str]:
     """The versions that made an artifact."""
     found = versions()
     return {
-        "gradopt": _own_version(),
+        "gradopt": VERSION,
         "gradopt sources": found["gradopt"],
         "iree-base-compiler": found["iree-base-compiler"],
         "torch-mlir": found["torch-mlir"],
     }
-
-
-@functools.cache
-def _own_version() -> str:
-    try:
-        return importlib.metadata.version("gradopt")
-    except importlib.metadata.PackageNotFoundError:  # run from its sources
-        return "unknown"
 
 
 def read(folder: pathlib.Path) -> dict[str, Any] | None:

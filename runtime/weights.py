@@ -8,8 +8,8 @@ from typing import Any
 import iree.runtime as iree
 import numpy as np
 import safetensors
-import safetensors.numpy
 
+from ..deploy import safetensors_pieces
 from ..dialect import trees
 from ..dialect.creation import as_array
 from ..dialect.types import TensorSpec, bfloat16
@@ -90,13 +90,16 @@ def write_weights(
 ) -> None:
     """Write arrays, contiguous ones, to a folder, a file of each kind; none for no arrays."""
     if arrays and SAFETENSORS in kinds:
-        notes = {"licence": licence} if licence else None
-        safetensors.numpy.save_file(dict(arrays), folder / FORMATS[SAFETENSORS], notes)
+        notes = {"licence": licence} if licence else {}
+        with open(folder / FORMATS[SAFETENSORS], "wb") as file:
+            file.writelines(safetensors_pieces(arrays, notes))
     if arrays and IRPA in kinds:
         index = iree.ParameterIndex()
         for name in sorted(arrays):
             index.add_buffer(name, arrays[name].reshape(-1).view(np.uint8))
-        index.create_archive_file(str(folder / FORMATS[IRPA]))
+        path = folder / FORMATS[IRPA]
+        path.touch()  # with the rights of other new files, which IREE does not give
+        index.create_archive_file(str(path))
 
 
 def read_weights(path: str | pathlib.Path) -> dict[str, np.ndarray]:
