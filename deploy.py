@@ -129,7 +129,7 @@ def read_irpa(data: bytes, entries: Mapping[str, "Entry"]) -> dict[str, np.ndarr
     are the entries'.
     """
     index = iree.ParameterIndex()
-    index.load_from_file_handle(iree.FileHandle.wrap_memory(bytearray(data), True, False), "irpa")
+    index.load_from_file_handle(iree.FileHandle.wrap_memory(data, True, False), "irpa")
     arrays = {n: np.zeros(e.extents, e.dtype) for n, e in entries.items() if not e.nbytes}
     for name, about in index.items():
         if name not in entries:
@@ -137,10 +137,10 @@ def read_irpa(data: bytes, entries: Mapping[str, "Entry"]) -> dict[str, np.ndarr
         if about.is_splat:
             raw = bytes(about.splat_pattern) * (about.length // len(about.splat_pattern))
         else:
-            raw = bytes(about.file_view)
+            raw = about.file_view
         entry = entries[name]
-        if len(raw) != entry.nbytes:
-            raise ValueError(f"'{name}' expected {entry.nbytes} bytes, got {len(raw)}")
+        if about.length != entry.nbytes:
+            raise ValueError(f"'{name}' expected {entry.nbytes} bytes, got {about.length}")
         arrays[name] = np.frombuffer(raw, _bits(entry.dtype)).view(entry.dtype)
         arrays[name] = arrays[name].reshape(entry.extents)
     return arrays
@@ -363,7 +363,7 @@ class _Memory:
 
     def window(self, view: Any, dtype: np.dtype) -> np.ndarray:
         """The array itself, in memory of the host."""
-        return view.get_buffer().map().asarray(tuple(view.shape), _bits(dtype)).view(dtype)
+        return np.asarray(_Window(view, _bits(dtype))).view(dtype)
 
     def span(self, view: Any) -> tuple[int, int]:
         """The addresses of an array in memory of the host."""
@@ -378,6 +378,17 @@ class _Memory:
         begin, end = (iree.HalFence.create_at(semaphore, i) for i in (0, 1))
         self.device.queue_copy(source, target, wait_semaphores=begin, signal_semaphores=end)
         end.wait()
+
+
+class _Window:
+    """What NumPy takes for an array, and keeps: IREE's own arrays do not keep the memory that they
+    lie in from being used by the next call.
+    """
+
+    def __init__(self, view: Any, dtype: np.dtype) -> None:
+        mapped = view.get_buffer().map().asarray(tuple(view.shape), dtype)
+        self.view, self.mapped = view, mapped
+        self.__array_interface__ = mapped.__array_interface__
 
 
 def _address(array: np.ndarray) -> int:
@@ -1256,7 +1267,9 @@ class Model:
         try:
             arrays = _WEIGHTS[file](data, self.manifest.held)
         except (ValueError, RuntimeError) as error:
-            raise ArtifactError(f"'{path}' cannot be read: {_short(error)}") from None
+            raise ArtifactError(
+                f"'{path}' does not fit the manifest: {_short(error)}; export the artifact again"
+            ) from None
         for name, array in arrays.items():
             entry = self.manifest.held.get(name)
             if entry is None or (entry.shape, entry.dtype) != (array.shape, array.dtype):

@@ -17,7 +17,7 @@ from . import folder as folders
 from . import manifest
 from .build import build, build_fat, part, without_constants
 from .export_functions import checked, exported_functions
-from .exported import Exported, held_by, roles_of
+from .exported import CONSTANT, Exported, held_by, roles_of
 from .weights import SAFETENSORS, formats, named_arrays, split, write_weights
 
 GRAPH = "graph.mlir"
@@ -64,7 +64,8 @@ def export(
     compiled side by side, or with `fat` one for all. With `donate`, a new value takes over the
     memory of the old one; with `static_alloc`, functions whose extents are all known allocate
     nothing. `weights` says how initial values are written, "safetensors", "irpa" (IREE's format),
-    both, or () for not at all; `licence` is theirs. `name` is that of the folder unless given.
+    both, or () for those of constants alone; `licence` is theirs. `name` is that of the folder
+    unless given.
 
     The folder appears whole or not at all, in the place of an artifact that stood there. Raises
     ArtifactError for what does not fit together, for a folder that holds something else, and where
@@ -121,6 +122,9 @@ def write_artifact(
     functions = [without_constants(one) for one in functions]
     roles = roles_of(functions)
     arrays, zeros = split(held_by(functions), roles)
+    if not kinds:  # constants cannot be given later
+        kinds = [SAFETENSORS]
+        arrays = {name: a for name, a in arrays.items() if roles[name] == CONSTANT}
     before = _files_of(path)
     title = name or path.resolve().name
     parts = [part(one, donate, static_alloc, remat) for one in functions]
