@@ -313,6 +313,7 @@ from .runtime.function import CachedFunction, compile, deserialize
 from .runtime.hybrid import HybridFunction, hybridize
 from .runtime.info import __array_namespace_info__
 from .runtime.modules import clear_cache
+from .runtime.present import devices
 from .runtime.recorded import Pullback
 from .runtime.why import Miss, why
 
@@ -328,6 +329,7 @@ if _typing.TYPE_CHECKING:
     from .runtime.artifact import export
     from .runtime.debug import debug_infs, debug_nans
     from .runtime.profile import profile
+    from .runtime.restore import restore
 
 _LATER = {
     "debug_infs": "runtime.debug",
@@ -336,6 +338,7 @@ _LATER = {
     "print_residuals": "lowering.residuals",
     "profile": "runtime.profile",
     "residuals": "lowering.residuals",
+    "restore": "runtime.restore",
     "services": "lowering",
 }
 """Names that need the passes, and where they are: imported when first used, so that a program whose

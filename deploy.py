@@ -1330,7 +1330,7 @@ class Model:
         """Read the state from a file that `save` wrote; returns the notes. CheckpointError where it
         is damaged, or of another state than this artifact's; then nothing is changed.
         """
-        arrays, metadata = _read_checkpoint(pathlib.Path(path))
+        arrays, metadata = read_checkpoint(pathlib.Path(path))
         slots = self._changeable()
         expected = {name: slot.entry.type for name, slot in slots.items()}
         got = {n: Entry(n, a.shape, a.dtype, "").type for n, a in arrays.items()}
@@ -1394,7 +1394,7 @@ def _checkpoint_pieces(
     return [bytes(head), *pieces[2:]]
 
 
-def _read_checkpoint(path: pathlib.Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+def read_checkpoint(path: pathlib.Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     try:
         data = bytearray(path.read_bytes())
     except OSError as error:

@@ -89,9 +89,15 @@ INPUT = (
 @functools.cache
 def families() -> dict[str, Family]:
     """All families by name."""
-    from . import target_cpu, target_cuda, target_local, target_vulkan
+    from . import target_cpu, target_cuda, target_local, target_other, target_vulkan
 
-    found = [target_cpu.CPU, target_vulkan.VULKAN, target_cuda.CUDA, *target_local.LOCAL]
+    found = [
+        target_cpu.CPU,
+        target_vulkan.VULKAN,
+        target_cuda.CUDA,
+        *target_other.OTHERS,
+        *target_local.LOCAL,
+    ]
     return {family.name: family for family in found}
 
 

@@ -22,11 +22,11 @@ from ..dialect.operators import IN_PLACE, Operators
 from ..dialect.tensor import Tensor
 from ..dialect.types import TensorSpec, as_dtype
 from ..errors import ArgumentError, DonationError, OpError
-from ..lowering.target import target as find_target
 from . import dispatch
 from .buffers import BITS, contents, copy_in, copy_to, fill, from_other
 from .device import device, place
 from .info import check_device
+from .present import check_present, find_target
 from .state import state
 
 _lock = threading.Lock()
@@ -525,11 +525,15 @@ def autograd() -> Any:
 
 
 def device_put(array: Any, target: str = "cpu") -> Array:
-    """A copy of an array on the target's device. Its gradient comes back to where the array is."""
+    """A copy of an array on the target's device. Its gradient comes back to where the array is.
+    Raises DeviceError where the target has no device here.
+    """
     if state.deferred is not None and isinstance(array, Array):  # where a graph runs, it is
         return _as_copy(array.snapshot(), array)
     host = np.asarray(array)
-    driver = find_target(target).driver
+    where = find_target(target)
+    check_present(where)
+    driver = where.driver
     view = copy_in(device(driver).allocator, host)
     found = Array(view, host.shape, host.dtype, None, place(driver))
     return _as_copy(made(found), array)

@@ -5,19 +5,18 @@ infer where neither gradopt nor a compiler is installed. docs/artifacts.md descr
 
 import pathlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from ..dialect.graph import trace
-from ..dialect.modes import is_training
 from ..errors import ArtifactError
 from ..lowering.target import Target, families
 from ..lowering.target import target as find_target
 from . import folder as folders
 from . import manifest
 from .build import build, build_fat, part, without_constants
+from .export_functions import checked, exported_functions
 from .exported import CONSTANT, Exported, held_by, roles_of
 from .weights import SAFETENSORS, formats, named_arrays, split, write_weights
 
@@ -30,10 +29,11 @@ LOADER = pathlib.Path(__file__).resolve().parent.parent / "deploy.py"
 
 def export(
     folder: str | pathlib.Path,
-    functions: Mapping[str, tuple[Callable[..., Any], Sequence[Any]]],
+    functions: Mapping[str, tuple[Any, ...]],
     parameters: Mapping[str, Any] | None = None,
     *,
     state: Mapping[str, Any] | None = None,
+    modes: Mapping[str, str] | None = None,
     targets: str | Sequence[str] = "cpu",
     fat: bool = False,
     donate: bool = True,
@@ -50,7 +50,15 @@ def export(
     of arrays: what the artifact holds, under the argument's name and the path in its tree ("p.w").
     Arguments of those names are read from there, all others are given by the caller. A result whose
     path has such a name is the new value of that array: of {"p": {"w": ...}, "loss": ...}, "p.w"
-    is. Layers and dropout do as in training, unless it is called in `go.infer_mode()`.
+    is.
+
+    Functions may also be eager ones over nets and optimizers, hybridized ones, and modules: what
+    they read and write beside their arguments is held by the artifact; see `export_stateful`.
+
+    `modes` says of functions whether they are exported in training ("train": dropout drops, batch
+    norm uses the statistics of the batch) or for inference ("infer"); so does {"mode": ...} as the
+    third behind function and arguments. Without it a function that updates parameters, their
+    gradients or an optimizer is in training, and all others are for inference.
 
     There is a module for each of the `targets` ("cpu", "cpu:x86-64-v3", "vulkan", "cuda:sm_80"),
     compiled side by side, or with `fat` one for all. With `donate`, a new value takes over the
@@ -65,7 +73,8 @@ def export(
     CompileError where IREE fails.
     """
     arrays, roles = named_arrays(parameters, state)
-    exported = [_exported(*one, arrays, roles) for one in _checked(functions)]
+    held = {*(parameters or {}), *(state or {})}
+    exported = exported_functions(checked(functions, modes or {}), held, arrays, roles)
     _check_all_used(exported, arrays)
     return write_artifact(
         folder,
@@ -78,37 +87,6 @@ def export(
         licence=licence,
         name=name,
     )
-
-
-def _checked(functions: Any) -> list[tuple[str, Callable[..., Any], Sequence[Any]]]:
-    """Names, functions and arguments of what is to be exported."""
-    if not isinstance(functions, Mapping):
-        raise ArtifactError(
-            "export expected a dict of names and (function, arguments), got "
-            f"{type(functions).__name__}"
-        )
-    for name, pair in functions.items():
-        if not (isinstance(pair, tuple | list) and len(pair) == 2 and callable(pair[0])):
-            raise ArtifactError(
-                f"export expected a pair (Python function, arguments) as '{name}', got {pair!r:.60}"
-            )
-    return [(name, fn, arguments) for name, (fn, arguments) in functions.items()]
-
-
-def _exported(
-    name: str,
-    fn: Callable[..., Any],
-    arguments: Sequence[Any],
-    arrays: Mapping[str, np.ndarray],
-    roles: Mapping[str, str],
-) -> Exported:
-    """A Python function, traced for an artifact that holds arrays."""
-    graph = trace(fn, *arguments, name=name)
-    mine = {n: roles[n] for n in graph.input_names if n in arrays}
-    results = Exported(graph).result_names()
-    updates = {i: result for i, result in enumerate(results) if result in arrays}
-    used = {n: arrays[n] for n in [*mine, *updates.values()]}
-    return Exported(graph, mine, used, updates, "train" if is_training() else "infer")
 
 
 def _check_all_used(functions: Sequence[Exported], arrays: Mapping[str, np.ndarray]) -> None:

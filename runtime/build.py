@@ -26,12 +26,19 @@ from ..lowering.target_fat import fat
 from . import cache, progress
 from .budget import settled
 from .compiler import compile_linalg, retire
-from .exported import CONSTANT, DATA, Exported
+from .exported import CONSTANT, DATA, MODE, NAME, ROLE, Exported
 from .manifest import Storage
 from .signature import of_text
 
-NAME, ROLE = "gradopt.name", "gradopt.role"
 FAT = "fat.vmfb"
+WITHOUT_PLACES = (
+    "--iree-vm-bytecode-module-strip-source-map=true",
+    "--iree-hal-executable-debug-level=0",
+    "--iree-llvmcpu-debug-symbols=false",
+)
+"""So that no paths of the machine that exports are in the module, which would be another one in
+another folder.
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,6 +88,7 @@ def _annotate(function: func.FuncOp, exported: Exported) -> None:
     named = zip(function.arg_attrs, exported.graph.input_names, strict=True)
     function.arg_attrs = ir.ArrayAttr.get([_named(d, n, exported.role(n)) for d, n in named])
     results = [ir.DictAttr.get({NAME: ir.StringAttr.get(n)}) for n in exported.result_names()]
+    function.attributes[MODE] = ir.StringAttr.get(exported.mode)
     if results:
         function.res_attrs = ir.ArrayAttr.get(results)
 
@@ -215,6 +223,7 @@ class Source:
                 functions += [_standing_alone(op) for op in lowered.body.operations]
             for place, found in names.items():
                 ops.setdefault(place, []).extend(n for n in found if n not in ops.get(place, []))
+        target = dataclasses.replace(target, flags=(*target.flags, *WITHOUT_PLACES))
         text = "module {\n" + "\n".join(functions) + "\n}\n"
         remat = {one.name: one.remat for one in parts if one.remat}
         about = {"option remat": remat} if remat else {}

@@ -11,8 +11,8 @@ from ..dialect import builder as builders
 from ..dialect.base import OPS, REQUIRED
 from ..dialect.control import DerivativeOp
 from ..errors import ArgumentError, OpError
-from ..lowering.target import target as find_target
 from . import lazy
+from .present import find_target
 from .state import MODES, state
 
 

@@ -26,6 +26,8 @@ but data are held by the artifact.
 RESULT = "result"
 """The role of an output that the caller gets; others have the role of the array they replace."""
 MODES = ("train", "infer")
+NAME, ROLE, MODE = "gradopt.name", "gradopt.role", "gradopt.mode"
+"""The attributes that say so in the dialect, of arguments and results, arguments, and functions."""
 
 
 @dataclasses.dataclass(frozen=True)

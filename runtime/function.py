@@ -59,8 +59,10 @@ def compile(  # noqa: A001 - go.compile
 ) -> Any:
     """Compile a Python function or a graph for a target; the result is called like the function.
 
-    Targets are `cpu`, by IREE, `jit`, the host JIT that proves memory plans (docs/memory.md), and
-    `reference`, which runs op by op on NumPy, without a compiler.
+    Targets are `cpu`, `vulkan`, `cuda` and others that IREE compiles for, `auto`, the best of them
+    that has a device here (docs/targets.md), `jit`, the host JIT that proves memory plans
+    (docs/memory.md), and `reference`, which runs op by op on NumPy, without a compiler. Calls raise
+    DeviceError for a target that has no device here.
 
     The function is traced once for each structure and type of its arguments, which are arrays,
     numbers, or nested containers of them, and for each mode. Results are `Array`s, which NumPy

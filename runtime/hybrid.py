@@ -20,7 +20,7 @@ from ..dialect.graph import Graph, argument_names, function_name
 from ..dialect.modes import current_mode
 from ..dialect.tensor import Tensor
 from ..errors import ArgumentError
-from ..lowering.target import target as find_target
+from .present import find_target
 from .recent import Recent
 from .state import state
 from .tracing import Traced, trace

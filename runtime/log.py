@@ -23,6 +23,7 @@ AREAS = {
     "passes": "passes and their milliseconds",
     "memory": "arenas that are planned",
     "calls": "calls of compiled functions",
+    "device": 'which target "auto" is',
 }
 LEVELS = {name: getattr(logging, name.upper()) for name in ("debug", "info", "warning", "error")}
 

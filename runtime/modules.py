@@ -19,6 +19,7 @@ from ..dialect.mlir import ir
 from ..lowering.target import Target
 from . import cache
 from .device import Module
+from .present import check_present
 from .recent import tables
 from .signature import Signature
 from .why import History
@@ -117,6 +118,7 @@ def module_for(
             signature.about(),
         )
         source, disk = found.source, found.disk
+        check_present(target)
         return Module(found.image, target.driver)
 
     module, was_there = _modules.find(signature.key, make)

@@ -9,9 +9,9 @@ from ..dialect.modes import MODES
 from ..errors import ArgumentError
 from ..lowering.marks import ADD, NULL, WRITE
 from ..lowering.target import Target
-from ..lowering.target import target as find_target
 from .composed import INLINE_LIMIT, checked_limit
 from .dynamic import Dynamic
+from .present import find_target
 
 REQUESTS = (NULL, WRITE, ADD)
 

@@ -13,7 +13,7 @@ from ..dialect import control, optimizer
 from ..dialect.creation import constant, zeros
 from ..dialect.types import TensorSpec, float32, int32, is_float, is_narrow
 from ..errors import ArtifactError
-from .exported import DATA, PARAMETER, STATE, Exported
+from .exported import DATA, PARAMETER, STATE, Exported, spec_of
 from .program import Piece, Program
 
 EMITTED = ("infer", "loss", "grad", "step", "init")
@@ -129,13 +129,30 @@ def _slot(parameter: str, slot: str) -> str:
 # --- the functions --------------------------------------------------------------------------------
 
 
-def as_is(program: Program, values: Values, mode: str = "infer", name: str = "") -> Exported:
-    """A function as it is, under another name if one is given."""
-    piece = Piece(name or program.name, program)
+def as_is(program: Program, values: Values) -> Exported:
+    """A function as it is. Results of the name and type of what is held by others are its new
+    value, too.
+    """
+    updates = dict(program.updates)
+    for i, (name, spec) in enumerate(program.results):
+        if name in values and spec_of(values[name]) == spec and name not in updates.values():
+            updates.setdefault(i, name)
+    return _whole(program, program.name, values, updates, program.mode)
+
+
+def infer(program: Program, values: Values) -> Exported:
+    """The prediction as it is."""
+    return _whole(program, "infer", values, program.updates, "infer")
+
+
+def _whole(
+    program: Program, name: str, values: Values, updates: Mapping[int, str], mode: str
+) -> Exported:
+    piece = Piece(name, program)
     with piece.graph:
         results = control.call(piece.callee, *piece.operands)
     names = [n for n, _ in program.results]
-    return _exported(piece, results, names, program, values, program.updates, mode)
+    return _exported(piece, results, names, program, values, updates, mode)
 
 
 def loss(program: Program, values: Values) -> Exported:
@@ -276,5 +293,5 @@ def _exported(
         state or {}, STATE
     )
     specs = dict(zip(graph.input_names, graph.input_specs, strict=True))
-    held = {n: values.get(n, specs[n]) for n in roles}
+    held = {n: values[n] if n in values else specs[n] for n in [*roles, *updates.values()]}
     return Exported(graph, roles, held, updates, mode, list(names), notes or {})

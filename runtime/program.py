@@ -15,9 +15,8 @@ from ..dialect.mlir import func, ir
 from ..dialect.types import TensorSpec
 from ..lowering import pipeline
 from ..lowering.marks import donation_pairs, unmark, with_attributes
-from .exported import DATA, PARAMETER, STATE, Exported
+from .exported import DATA, MODE, MODES, NAME, PARAMETER, ROLE, STATE, Exported
 
-NAME, ROLE = "gradopt.name", "gradopt.role"
 OTHER_NAMES = {"param": PARAMETER, "aux": STATE}
 """What graphs call the roles."""
 
@@ -37,6 +36,7 @@ class Program:
     results: Types
     roles: Mapping[str, str]
     updates: Mapping[int, str]
+    mode: str = "infer"
 
     @classmethod
     def of_module(cls, module: ir.Module, name: str) -> "Program":
@@ -57,7 +57,8 @@ class Program:
             code = io.BytesIO()
             module.operation.write_bytecode(code)
         typed = list(zip(names, inputs, strict=True))
-        return cls(name, code.getvalue(), typed, results, roles, updates).with_roles({})
+        made = cls(name, code.getvalue(), typed, results, roles, updates, _mode(function))
+        return made.with_roles({})
 
     @classmethod
     def of_graph(cls, graph: Graph) -> "Program":
@@ -169,6 +170,13 @@ def _rename(source: ir.Module, graph: Graph) -> dict[str, str]:
 def _role(about: ir.DictAttr) -> str:
     text = about[ROLE].value if ROLE in about and isinstance(about[ROLE], ir.StringAttr) else DATA
     return OTHER_NAMES.get(text, text)
+
+
+def _mode(function: func.FuncOp) -> str:
+    if MODE not in function.attributes:
+        return "infer"
+    given = function.attributes[MODE]
+    return given.value if isinstance(given, ir.StringAttr) and given.value in MODES else "infer"
 
 
 def _result_names(function: func.FuncOp) -> list[str]:

@@ -38,6 +38,7 @@ COMPILED = {
     "memory.md",
     "recording.md",
     "imperative.md",
+    "deploy.md",
 }
 """Pages whose examples need IREE's compiler."""
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -49,7 +50,11 @@ IN_PROCESS = {
     "gradopt-bench": "gradopt.tools.bench",
     "gradopt-cache": "gradopt.tools.cache",
 }
-PROGRAMS = {"gradopt-run", "iree-run-module"}  # started as a user does: they are about deployment
+PROGRAMS = {
+    "gradopt-run",
+    "iree-run-module",
+    "python",
+}  # started as a user does: they are about deployment
 NOT_RUN = {"make", "pip", "git", "cd"}
 
 FENCE = re.compile(r"^```(.*)$")

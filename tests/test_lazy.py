@@ -54,7 +54,7 @@ def test_config_is_checked() -> None:
         go.config.eager = "eager"
     with pytest.raises(ArgumentError, match="mode expected one of"):
         go.eager_mode("jit").__enter__()
-    with pytest.raises(CompileError, match="expected a target out of cpu, jit, reference, got 'x'"):
+    with pytest.raises(CompileError, match=r"expected a target out of .*, got 'x'"):
         go.config.target = "x"
     assert repr(go.config) == "Config(eager='reference', target='reference')"
 

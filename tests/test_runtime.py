@@ -545,9 +545,7 @@ def test_function_is_usable_after_an_error() -> None:
 
 
 def test_unknown_target() -> None:
-    with pytest.raises(
-        CompileError, match="expected a target out of cpu, jit, reference, got 'tpu'"
-    ):
+    with pytest.raises(CompileError, match=r"expected a target out of .*, got 'tpu'"):
         go.compile(lambda x: x, target="tpu")
 
 

@@ -1,131 +1,71 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""gradopt-check: every op of the dialect, and its gradient, on a target of this machine against the
-NumPy reference.
+"""gradopt-check: every op of the dialect, and its gradient, on a target against the NumPy
+reference, or against another target; compiled and assembled where the target cannot run here.
 """
 
 import argparse
 import collections
+import os
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
 import rich.console
 import rich.progress
 
 from ..dialect.base import OPS
-from ..dialect.graph import trace
-from ..dialect.mlir import ir
-from ..dialect.types import DTYPES, TensorSpec, as_dtype
-from ..errors import CompileError, GradoptError
-from ..lowering import pipeline
-from ..lowering.target import Target, families, target
+from ..dialect.types import DTYPES, as_dtype
+from ..errors import GradoptError
+from ..lowering import target_cuda
+from ..lowering.target import Target, families
 from ..op_cases import FAMILIES
 from ..op_cases.rows import Row, rows
-from ..runtime.compiler import compile_linalg
-from ..runtime.device import Module
-from ..runtime.jit import POISON, JitModule
+from ..runtime.present import AUTO, find_target, why_not
+from . import differ, ptxas
+from .capabilities import capabilities_table, devices_table
+from .check_rows import (
+    Outcome,
+    Plan,
+    compile_many,
+    compile_memrefs,
+    linalg_function,
+    outcomes,
+    run_all,
+)
 from .tables import Table, print_table
 
-AT_ONCE = 40
-"""Functions in one module: enough to share the compiler's start, few enough to find a culprit."""
+__all__ = ["compile_many", "compile_memrefs", "linalg_function", "main", "run_rows"]
 
 DESCRIPTION = """\
 Run every op of the dialect on a target, in every element type it takes, and its gradient in the
 floating-point ones, and compare with the NumPy reference. Errors are in units in the last place
 (ulp) of the result's type: of each element for elementwise ops, of the largest one for sums. A row
-agrees if it is within the op's tolerance, which its row in gradopt/op_cases states."""
+agrees if it is within the op's tolerance, which its row in gradopt/op_cases states. Rows that the
+target refuses, by its table of capabilities, are counted, and are no failures.
 
-EPILOG = "Exit status: 0 all rows agree, 1 some do not, 2 the command line is at fault."
+A target that cannot run on this machine is compiled for, and its PTX assembled with NVIDIA's ptxas;
+the table says what was done, and that nothing was run.
 
+With --against, what two targets compute is compared: row by row (within twice the tolerance), or
+for a program (--program), op by op, to name the first op that differs."""
 
-def linalg_function(
-    fn: Callable[..., Any], name: str, *arrays: np.ndarray, passes: str = "gradopt-lower"
-) -> str:
-    """The text of one function, lowered as compilers get it, that can stand beside others in a
-    module.
-    """
-    graph = trace(fn, *(TensorSpec(x.shape, x.dtype) for x in arrays), name=name)
-    pipeline.run(graph.module, passes)
-    body = list(graph.module.body.operations)
-    return "\n".join(op.operation.get_asm(use_local_scope=True) for op in body)
+EPILOG = """\
+Exit status: 0 all rows agree (with --compile-only: compile, and assemble), 1 some do not, 2 the
+command line is at fault, 3 all compile and assemble, but none could be run on this machine."""
 
-
-def compile_many(functions: dict[str, str], where: Target) -> dict[str, Callable[..., Any]]:
-    """Compile functions given as text, some to a module; returns what calls each of them with the
-    results' types and the arguments. A function that IREE cannot compile raises its CompileError
-    when it is called, and does not keep others from being compiled.
-    """
-    names = list(functions)
-    callables: dict[str, Callable[..., Any]] = {}
-    for start in range(0, len(names), AT_ONCE):
-        callables |= _compile_together(
-            {n: functions[n] for n in names[start : start + AT_ONCE]}, where
-        )
-    return callables
-
-
-def _compile_together(functions: dict[str, str], where: Target) -> dict[str, Callable[..., Any]]:
-    names = list(functions)
-    text = "module {\n" + "\n".join(functions.values()) + "\n}"
-    title = f"{names[0]} to {names[-1]}"
-    try:
-        if where.ladder:
-            module: Any = Module(compile_linalg(text, where, title), where.driver)
-        else:
-            module = compile_memrefs(text, title)
-    except CompileError as error:
-        if len(names) == 1:
-            return {names[0]: _raises(error)}
-        half = len(names) // 2
-        parts = [{n: functions[n] for n in part} for part in (names[:half], names[half:])]
-        return _compile_together(parts[0], where) | _compile_together(parts[1], where)
-    return {name: _caller(module, name) for name in names}
-
-
-def compile_memrefs(text: str, title: str) -> JitModule:
-    """Functions in memref form, compiled by the host JIT."""
-    with ir.Context() as context:
-        context.allow_unregistered_dialects = True
-        return JitModule(ir.Module.parse(text), title)
-
-
-def _caller(module: Any, name: str) -> Callable[..., Any]:
-    def call(specs: Sequence[TensorSpec], *arrays: np.ndarray) -> list[np.ndarray]:
-        if isinstance(module, JitModule):
-            return module.run(name, arrays, specs, poison=POISON)
-        return [np.array(a) for a in module.run(name, arrays, [s.dtype for s in specs])]
-
-    return call
-
-
-def _raises(error: CompileError) -> Callable[..., Any]:
-    def call(*unused: Any) -> Any:
-        raise error
-
-    return call
+NOT_RUN = 3
+SECONDS = 15
+"""How often a line tells the progress where there is no terminal."""
 
 
 def run_rows(chosen: Sequence[Row], where: Target) -> Iterator[tuple[Row, float, str]]:
     """Each row, its error in ulp and, where it could not run, why; compiled some at a time."""
-    passes = ",".join(filter(None, pipeline.stages(where).values()))
-    for start in range(0, len(chosen), AT_ONCE):
-        group = chosen[start : start + AT_ONCE]
-        texts = {
-            f"row{i}": linalg_function(r.fn, f"row{i}", *r.arrays, passes=passes)
-            for i, r in enumerate(group)
-        }
-        compiled = compile_many(texts, where)
-        for i, row in enumerate(group):
-            try:
-                got = compiled[f"row{i}"](
-                    [TensorSpec(w.shape, w.dtype) for w in row.want], *row.arrays
-                )
-                yield row, row.error(got), ""
-            except (GradoptError, RuntimeError) as error:
-                yield row, np.inf, str(error)
+    for start in range(0, len(chosen), 40):
+        group = chosen[start : start + 40]
+        for row, outcome in zip(group, outcomes(group, Plan(where.name)), strict=True):
+            yield row, outcome.error, outcome.refused or outcome.why
 
 
 # --- the command ----------------------------------------------------------------------------------
@@ -135,35 +75,104 @@ def main(argv: list[str] | None = None) -> int:
     """The command; returns its exit status."""
     options = _parser().parse_args(argv)
     try:
-        where = target(options.target)
-        chosen = _chosen(options)
+        if options.devices or options.capabilities:
+            return print_table(_asked(options), options.json)
+        if options.program:
+            return differ.main(options)
+        where = find_target(options.target)
+        plan, missing = _plan(options, where)
+        count = len(_chosen(options))
     except GradoptError as error:
         print(f"gradopt-check: error: {error}", file=sys.stderr)
         return 2
     begin = time.perf_counter()
+    if missing:
+        print(f"gradopt-check: rows are only compiled: {missing}", file=sys.stderr)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore" if not options.verbose else "default")
-        results = list(_with_progress(run_rows(chosen, where), len(chosen)))
-    print_table(_summary(results, where, time.perf_counter() - begin), options.json)
-    bad = [r for r in results if not r[1] <= r[0].ulp]
+        chosen = _chosen(options)
+        found: dict[int, Outcome] = {}
+        running = run_all(count, plan, _chosen, options, options.jobs)
+        for i, outcome in _with_progress(running, count, found):
+            found[i] = outcome
+    results = [(row, found[i]) for i, row in enumerate(chosen)]
+    seconds = time.perf_counter() - begin
+    print_table(_summary(results, where, plan, missing, seconds), options.json)
+    bad = [r for r in results if not is_good(*r, plan)]
     if bad or options.verbose:
-        print_table(_details(results if options.verbose else bad), options.json)
-    return 1 if bad else 0
+        print_table(_details(results if options.verbose else bad, plan), options.json)
+    return 1 if bad else NOT_RUN if missing else 0
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="gradopt-check", description=DESCRIPTION, epilog=EPILOG, allow_abbrev=False
+        prog="gradopt-check",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    known = ", ".join(name for name in families() if name != "reference")
-    parser.add_argument("--target", default="cpu", help=f"what to run on: {known} (default: cpu)")
+    known = ", ".join([AUTO, *(name for name in families() if name != "reference")])
+    what = f"what to run on: {known}, or one of their variants (default: cpu)"
+    parser.add_argument("--target", default="cpu", help=what)
     parser.add_argument("--ops", default="", help="ops to check, with commas (default: all)")
     parser.add_argument("--families", default="", help=f"families out of {', '.join(FAMILIES)}")
     parser.add_argument("--dtypes", default="", help="element types, with commas (default: all)")
     parser.add_argument("--no-gradients", action="store_true", help="check values only")
+    jobs = "processes at work at once (default: the number of cores)"
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help=jobs)
+    only = "compile rows, and assemble PTX, without running them"
+    parser.add_argument("--compile-only", action="store_true", help=only)
+    standard = ",".join(ptxas.ARCHITECTURES)
+    archs = f"what PTX is assembled for, with commas (default: of {standard} those of the variant)"
+    parser.add_argument("--assemble", default="", metavar="SM,...", help=archs)
+    against = "compare with what another target computes, instead of the reference"
+    parser.add_argument("--against", default="", metavar="TARGET", help=against)
+    differ.add_arguments(parser)
+    parser.add_argument("--devices", action="store_true", help="list the devices that are here")
+    can = "list what each target computes in, and what it refuses, with the reasons"
+    parser.add_argument("--capabilities", action="store_true", help=can)
     parser.add_argument("--verbose", action="store_true", help="list every row, not only bad ones")
     parser.add_argument("--json", action="store_true", help="print tables as JSON")
     return parser
+
+
+def _asked(options: argparse.Namespace) -> Table:
+    return devices_table() if options.devices else capabilities_table()
+
+
+def _plan(options: argparse.Namespace, where: Target) -> tuple[Plan, str]:
+    """What is to be done, and why no more than compiling can be. Raises GradoptError where that is
+    not what was asked for.
+    """
+    missing = "" if options.compile_only else why_not(where)
+    only = options.compile_only or bool(missing)
+    if only and not where.ladder:
+        raise GradoptError(
+            f"--compile-only expected a target that IREE compiles for, got '{where.name}'"
+        )
+    if options.against:
+        other = find_target(options.against)
+        if reason := missing or why_not(other):
+            raise GradoptError(f"--against expected two targets that run here: {reason}")
+        if options.compile_only:
+            raise GradoptError("--against expected no --compile-only: it compares results")
+    asked = tuple(filter(None, options.assemble.split(",")))
+    if asked and not (only and where.family == "cuda"):
+        raise GradoptError(
+            f"--assemble expected a CUDA target that is only compiled for, got '{where.name}'"
+        )
+    if where.family == "cuda" and only and not asked:
+        least = target_cuda.architecture(where)
+        asked = tuple(a for a in ptxas.ARCHITECTURES if int(a[3:]) >= least) or (f"sm_{least}",)
+    if asked and not ptxas.ptxas():
+        missing_tool = f"--assemble expected ptxas, found none; pip install {ptxas.PACKAGE}"
+        if options.assemble:
+            raise GradoptError(missing_tool)
+        print(f"gradopt-check: PTX is not assembled: {missing_tool}", file=sys.stderr)
+        asked = ()
+    other = find_target(options.against).name if options.against else ""
+    return Plan(where.name, other, only, asked), missing
 
 
 def _chosen(options: argparse.Namespace) -> list[Row]:
@@ -189,50 +198,121 @@ def _names(option: str, text: str, known: Iterable[str]) -> list[str]:
     return names or list(known)
 
 
-def _with_progress(results: Iterable[Any], total: int) -> Iterator[Any]:
+def _with_progress(
+    results: Iterable[tuple[int, Outcome]], total: int, found: dict[int, Outcome]
+) -> Iterator[tuple[int, Outcome]]:
+    """The results, shown as they come: a bar on a terminal, else a line now and then."""
     console = rich.console.Console(file=sys.stderr)
-    columns = (*rich.progress.Progress.get_default_columns(), rich.progress.MofNCompleteColumn())
-    with rich.progress.Progress(*columns, console=console, transient=True) as progress:
-        yield from progress.track(results, total=total, description="rows")
+    if console.is_terminal:
+        columns = (
+            *rich.progress.Progress.get_default_columns(),
+            rich.progress.MofNCompleteColumn(),
+        )
+        with rich.progress.Progress(*columns, console=console, transient=True) as progress:
+            yield from progress.track(results, total=total, description="rows")
+        return
+    begin = told = time.perf_counter()
+    for result in results:
+        yield result
+        now = time.perf_counter()
+        if now - told > SECONDS:
+            failed = sum(bool(o.why) for o in found.values())
+            line = f"{len(found)} of {total} rows, {failed} failed, {now - begin:.0f} s"
+            print(f"gradopt-check: {line}", file=sys.stderr, flush=True)
+            told = now
 
 
-Result = tuple[Row, float, str]
+# --- tables ---------------------------------------------------------------------------------------
+
+Result = tuple[Row, Outcome]
 
 
-def _summary(results: list[Result], where: Target, seconds: float) -> Table:
-    """A line a family: rows, rows that agree, the largest error and its row."""
-    family_of = {id(c): f for f, cases in FAMILIES.items() for c in cases}
-    by_name = {c.name: family_of[id(c)] for cases in FAMILIES.values() for c in cases}
+def is_good(row: Row, outcome: Outcome, plan: Plan) -> bool:
+    """Whether a row is as it should be: refused, within its tolerance, or compiled and
+    assembled.
+    """
+    if outcome.refused:
+        return True
+    if plan.only_compiled:
+        return outcome.is_compiled and outcome.assembled == plan.assembled
+    return outcome.error <= row.ulp * plan.allowance
+
+
+def _summary(
+    results: list[Result], where: Target, plan: Plan, missing: str, seconds: float
+) -> Table:
+    """A line a family, and one for all."""
+    family_of = {c.name: family for family, cases in FAMILIES.items() for c in cases}
     groups: dict[str, list[Result]] = collections.defaultdict(list)
     for result in results:
-        groups[by_name[result[0].case.name]].append(result)
-    lines = [_line(family, group) for family, group in groups.items()]
-    lines.append(_line("all", results))
+        groups[family_of[result[0].case.name]].append(result)
+    named = [*groups.items(), ("all", results)]
     title = f"gradopt-check on target '{where.name}' ({where.identity()}), {seconds:.0f} s"
-    return Table(
-        title,
-        ["family", "ops", "values", "agree", "gradients", "agree ", "worst ulp", "worst row"],
-        lines,
-    )
+    if plan.only_compiled:
+        why = "as asked" if not missing else f"it cannot run here: {missing}"
+        tool = f"; assembled by ptxas {ptxas.version()}" if plan.assembled else ""
+        title = f"{title}: compiled, NOTHING WAS RUN ({why}){tool}"
+        archs = [f"assembled {a}" for a in plan.assembled]
+        columns = ["family", "ops", "rows", "compiled", *archs, "refused", "first that failed"]
+        return Table(title, columns, [_compiled_line(f, group, plan) for f, group in named])
+    if plan.against:
+        title = f"{title}, against target '{plan.against}'"
+    worst = ["refused", "worst ulp", "worst row"]
+    columns = ["family", "ops", "values", "agree", "gradients", "agree ", *worst]
+    return Table(title, columns, [_line(f, group, plan) for f, group in named])
 
 
-def _line(family: str, group: list[Result]) -> list[Any]:
+def _compiled_line(family: str, group: list[Result], plan: Plan) -> list[Any]:
+    """Rows, those compiled, assembled, refused."""
+    tried = [r for r in group if not r[1].refused]
+    bad = next((row.name for row, o in tried if not is_good(row, o, plan)), "")
+    return [
+        family,
+        len({r.case.op for r, _ in group}),
+        len(tried),
+        sum(o.is_compiled for _, o in tried),
+        *(sum(a in o.assembled for _, o in tried) for a in plan.assembled),
+        len(group) - len(tried),
+        bad,
+    ]
+
+
+def _line(family: str, group: list[Result], plan: Plan) -> list[Any]:
+    """Rows that ran, those that agree, those refused, the largest error and its row."""
+    tried = [r for r in group if not r[1].refused]
     counts: list[Any] = []
     for what in ("value", "gradient"):
-        rows_of = [r for r in group if r[0].what == what]
-        counts += [len(rows_of), sum(error <= row.ulp for row, error, _ in rows_of)]
-    worst = max(group, key=lambda r: r[1], default=None)
-    shown = ["", ""] if worst is None else [f"{worst[1]:.1f}", worst[0].name]
-    return [family, len({r.case.op for r, _, _ in group}), *counts, *shown]
+        rows_of = [r for r in tried if r[0].what == what]
+        counts += [len(rows_of), sum(is_good(*r, plan) for r in rows_of)]
+    worst = max(tried, key=lambda r: r[1].error, default=None)
+    shown = ["", ""] if worst is None else [f"{worst[1].error:.1f}", worst[0].name]
+    ops = len({r.case.op for r, _ in group})
+    return [family, ops, *counts, len(group) - len(tried), *shown]
 
 
-def _details(results: list[Result]) -> Table:
+def _details(results: list[Result], plan: Plan) -> Table:
     """A line a row."""
+    if plan.only_compiled:
+        lines = [
+            [row.name, _state(o), " ".join(o.assembled), (o.refused or o.why)[:300]]
+            for row, o in results
+        ]
+        return Table("rows", ["row", "compiled", "assembled", "why"], lines)
     lines = [
-        [row.name, f"{error:.1f}", f"{row.ulp:g}", "yes" if error <= row.ulp else "NO", why[:300]]
-        for row, error, why in results
+        [
+            row.name,
+            "" if o.refused else f"{o.error:.1f}",
+            f"{row.ulp * plan.allowance:g}",
+            "refused" if o.refused else "yes" if is_good(row, o, plan) else "NO",
+            (o.refused or o.why)[:300],
+        ]
+        for row, o in results
     ]
     return Table("rows", ["row", "ulp", "allowed", "agrees", "why"], lines)
+
+
+def _state(outcome: Outcome) -> str:
+    return "refused" if outcome.refused else "yes" if outcome.is_compiled else "NO"
 
 
 if __name__ == "__main__":

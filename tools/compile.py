@@ -213,7 +213,7 @@ def _emitted(
         slots = rule.state(pieces.trained(loss))
     held = _values([p for p in (loss, infer) if p], slots, options)
     make = {
-        "infer": lambda: pieces.as_is(infer, held, name="infer"),  # type: ignore[arg-type]
+        "infer": lambda: pieces.infer(infer, held),  # type: ignore[arg-type]
         "loss": lambda: pieces.loss(loss, held),  # type: ignore[arg-type]
         "grad": lambda: pieces.grad(loss, held),  # type: ignore[arg-type]
         "step": lambda: pieces.step(loss, held, rule),  # type: ignore[arg-type]
