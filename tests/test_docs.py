@@ -50,11 +50,7 @@ IN_PROCESS = {
     "gradopt-bench": "gradopt.tools.bench",
     "gradopt-cache": "gradopt.tools.cache",
 }
-PROGRAMS = {
-    "gradopt-run",
-    "iree-run-module",
-    "python",
-}  # started as a user does: they are about deployment
+PROGRAMS = {"gradopt-run", "iree-run-module", "python"}  # started as a user does
 NOT_RUN = {"make", "pip", "git", "cd"}
 
 FENCE = re.compile(r"^```(.*)$")
