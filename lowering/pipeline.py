@@ -23,6 +23,7 @@ from . import (
     bufferize,
     decompose,
     differentiate,
+    gathers,
     inline,
     memref,
     partition,
@@ -54,6 +55,9 @@ JIT_STAGES = STAGES | {
     "memref": "gradopt-plan-memory,gradopt-bufferize{form=memref}",
 }
 """What happens to a graph before the host JIT gets it."""
+
+SPIRV = "gradopt-generic-gathers,gradopt-separate-reductions"
+"""What happens to linalg, besides, for targets whose code is SPIR-V."""
 
 PIPELINES = {
     "gradopt-lower": ",".join(filter(None, STAGES.values())),
@@ -253,7 +257,7 @@ def stages(target: Target, remat: str = "") -> dict[str, str]:
         found["linalg"] = found["linalg"].replace(to_linalg, f"{to_linalg}{{float64=false}}")
     if target.is_spirv:
         last = "gradopt-bufferize"
-        found["linalg"] = found["linalg"].replace(last, f"gradopt-separate-reductions,{last}")
+        found["linalg"] = found["linalg"].replace(last, f"{SPIRV},{last}")
     return found
 
 
@@ -294,6 +298,7 @@ __all__ = [
     "bufferize",
     "decompose",
     "differentiate",
+    "gathers",
     "inline",
     "memref",
     "parse",
