@@ -139,7 +139,7 @@ def test_python_programs(
         (["--program", "math:nothing"], "--program expected MODULE:FUNCTION: .*nothing"),
         (["--program", "no.mlir"], "cannot read 'no.mlir': No such file"),
         (["--program", "{file}", "--function", "g"], "--function expected one of f, got g"),
-        (["--program", "{file}", "--input", "4xfloat32"], "--input expected .* for argument 'x', got"),
+        (["--program", "{file}", "--input", "4xfloat32"], "--input expected .* argument 'x', got"),
         (["--program", "{file}", "--input", "4xfloat9"], "--input expected a .npy file"),
     ],
 )  # fmt: skip
