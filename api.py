@@ -329,6 +329,7 @@ if _typing.TYPE_CHECKING:
     from .runtime.artifact import export
     from .runtime.debug import debug_infs, debug_nans
     from .runtime.profile import profile
+    from .runtime.restore import restore
 
 _LATER = {
     "debug_infs": "runtime.debug",
@@ -337,6 +338,7 @@ _LATER = {
     "print_residuals": "lowering.residuals",
     "profile": "runtime.profile",
     "residuals": "lowering.residuals",
+    "restore": "runtime.restore",
     "services": "lowering",
 }
 """Names that need the passes, and where they are: imported when first used, so that a program whose

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Train a small convolutional net on scikit-learn's handwritten digits, and export it.
 
-    python examples/digits.py --out out/digits
+    python examples/digits.py --out out/digits --targets cpu,vulkan
 
-Everything that runs is compiled by IREE: a training step (forward, backward, momentum update) and a
-prediction. What is written to the folder runs without gradopt: see digits_infer.py.
+A training step (forward, backward, momentum update) is one compiled call here. The folder that is
+written trains, evaluates and predicts without gradopt: see digits_infer.py and digits_device.py.
 """
 
 import argparse
@@ -16,15 +16,14 @@ from typing import Any
 import gradopt as go
 import numpy as np
 import rich.progress
+from gradopt import nn, optim
 from sklearn.datasets import load_digits
 
 BATCH, EPOCHS, LEARNING_RATE, MOMENTUM = 32, 25, 0.05, 0.9
 
-Tree = dict[str, Any]
 
-
-def data(seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Training images and labels, then those of the test set, a fifth of all 1,797; images are 8 x
+def data(seed: int = 0) -> dict[str, np.ndarray]:
+    """Training images and labels, and those of the test set, a fifth of all 1,797; images are 8 x
     8 in [0, 1].
     """
     digits = load_digits()
@@ -32,61 +31,62 @@ def data(seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
     images = (digits.images[order] / 16).astype(np.float32)[..., None]
     labels = digits.target[order].astype(np.int32)
     cut = len(labels) * 4 // 5
-    return images[:cut], labels[:cut], images[cut:], labels[cut:]
-
-
-def initial(seed: int = 1) -> Tree:
-    """He-initialized weights."""
-    rng = np.random.default_rng(seed)
-
-    def he(*shape: int) -> np.ndarray:
-        scale = np.sqrt(2 / np.prod(shape[:-1]))
-        return (rng.standard_normal(shape) * scale).astype(np.float32)
-
     return {
-        "conv1": {"w": he(3, 3, 1, 16), "b": np.zeros(16, np.float32)},
-        "conv2": {"w": he(3, 3, 16, 32), "b": np.zeros(32, np.float32)},
-        "dense": {"w": he(512, 10), "b": np.zeros(10, np.float32)},
+        "images": images[:cut],
+        "labels": labels[:cut],
+        "test_images": images[cut:],
+        "test_labels": labels[cut:],
     }
 
 
-def logits(p: Tree, images: Any) -> Any:
-    """Class scores of images (N, 8, 8, 1)."""
-    h = go.relu(go.conv(images, p["conv1"]["w"], padding=1) + p["conv1"]["b"])
-    h = go.relu(go.conv(h, p["conv2"]["w"], strides=2, padding=1) + p["conv2"]["b"])
-    return h.reshape(-1, 512) @ p["dense"]["w"] + p["dense"]["b"]
+def make() -> tuple[nn.Module, optim.Optimizer]:
+    """A net from images (N, 8, 8, 1) to scores (N, 10), and what trains it."""
+    net = nn.Sequential(
+        nn.Conv(1, 16, 3, padding=1, activation="relu"),
+        nn.Conv(16, 32, 3, strides=2, padding=1),
+        nn.BatchNorm(32),
+        go.relu,
+        nn.Flatten(),
+        nn.Dropout(0.2),
+        nn.Dense(512, 10),
+    )
+    return net, optim.SGD(net, LEARNING_RATE, momentum=MOMENTUM)
 
 
-def loss(p: Tree, images: Any, labels: Any) -> Any:
-    return go.cross_entropy(logits(p, images), labels).mean()
+def init(seed: Any) -> tuple[nn.Module, optim.Optimizer]:
+    """A new net; on a device, too."""
+    go.random.seed(seed)
+    return make()
 
 
-@go.compile(donate=(0, 1))
-def step(p: Tree, velocity: Tree, images: Any, labels: Any) -> tuple[Tree, Tree, Any]:
-    """One step of gradient descent with momentum; weights and velocity are updated in their
-    storage.
-    """
-    value, gradient = go.value_and_grad(loss)(p, images, labels)
-    velocity = {
-        layer: {n: MOMENTUM * velocity[layer][n] + gradient[layer][n] for n in velocity[layer]}
-        for layer in velocity
-    }
-    p = {
-        layer: {n: p[layer][n] - LEARNING_RATE * velocity[layer][n] for n in p[layer]}
-        for layer in p
-    }
-    return p, velocity, value
+class Task:
+    """What is done with a net; each method can be compiled, and exported."""
+
+    def __init__(self, net: nn.Module, optimizer: optim.Optimizer) -> None:
+        self.net, self.optimizer = net, optimizer
+
+    def step(self, images: Any, labels: Any) -> dict[str, Any]:
+        """Train on a batch."""
+        with go.record():
+            loss = go.cross_entropy(self.net(images), labels).mean()
+        loss.backward()
+        self.optimizer.step()
+        return {"loss": loss}
+
+    def evaluate(self, images: Any, labels: Any) -> dict[str, Any]:
+        """How good the net is."""
+        scores = self.net(images)
+        right = (scores.argmax(-1) == labels).astype("float32")
+        return {"loss": go.cross_entropy(scores, labels).mean(), "accuracy": right.mean()}
+
+    def infer(self, images: Any) -> dict[str, Any]:
+        """The most likely digit of each image."""
+        return {"digit": self.net(images).argmax(-1)}
 
 
-def predict(p: Tree, images: Any) -> Any:
-    """The most likely digit of each image."""
-    return logits(p, images).argmax(-1)
-
-
-def train(images: np.ndarray, labels: np.ndarray) -> tuple[Tree, float]:
-    """Trained weights and the median milliseconds of a step."""
-    p = initial()
-    velocity = {layer: {n: np.zeros_like(w) for n, w in ws.items()} for layer, ws in p.items()}
+def train(task: Task, images: np.ndarray, labels: np.ndarray, target: str) -> float:
+    """Train, and return the median milliseconds of a step."""
+    step = go.hybridize(task.step, target=target)
     rng = np.random.default_rng(2)
     times = []
     columns = [
@@ -94,43 +94,51 @@ def train(images: np.ndarray, labels: np.ndarray) -> tuple[Tree, float]:
         rich.progress.TextColumn("loss {task.fields[loss]}"),
     ]
     with rich.progress.Progress(*columns) as progress:
-        task = progress.add_task("training", total=EPOCHS, loss="-")
+        bar = progress.add_task("training", total=EPOCHS, loss="-")
         for _ in range(EPOCHS):
             order = rng.permutation(len(labels))
             for batch in order[: len(order) // BATCH * BATCH].reshape(-1, BATCH):
                 begin = time.perf_counter()
-                p, velocity, value = step(p, velocity, images[batch], labels[batch])
+                loss = step(images[batch], labels[batch])["loss"]
                 times.append((time.perf_counter() - begin) * 1e3)
-            progress.update(task, advance=1, loss=f"{value:.4f}")
-    return p, float(np.median(times))
+            progress.update(bar, advance=1, loss=f"{float(loss):.4f}")
+    return float(np.median(times))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
-        "--out",
-        type=pathlib.Path,
-        default=pathlib.Path("out/digits"),
-        help="the folder to write to",
+        "--out", type=pathlib.Path, default=pathlib.Path("out/digits"), help="the folder to write"
     )
-    folder = parser.parse_args().out
-    images, labels, test_images, test_labels = data()
+    parser.add_argument("--target", default="cpu", help="what to train on here")
+    parser.add_argument("--targets", default="cpu", help="what to export for: cpu,vulkan")
+    options = parser.parse_args()
+    arrays = data()
     print(
-        f"{len(labels)} digits to train on, {len(test_labels)} to test; compiling takes a few "
-        "seconds"
+        f"{len(arrays['labels'])} digits to train on, {len(arrays['test_labels'])} to test; "
+        "compiling takes a few seconds"
     )
-    p, milliseconds = train(images, labels)
-    found = np.asarray(go.compile(predict)(p, test_images))
-    print(f"test accuracy {np.mean(found == test_labels):.4f}")
+    net, optimizer = init(1)
+    task = Task(net, optimizer)
+    milliseconds = train(task, arrays["images"], arrays["labels"], options.target)
+    with go.infer_mode():
+        found = task.evaluate(go.array(arrays["test_images"]), go.array(arrays["test_labels"]))
+    print(f"test accuracy {float(found['accuracy']):.4f}")
     print(f"step          {milliseconds:.3f} ms")
     print(f"peak memory   {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB")
-    some = go.TensorSpec((None, *test_images.shape[1:]))
-    manifest = go.export(folder / "digits", {"predict": (predict, (p, some))}, {"p": p})
-    np.savez(folder / "test.npz", images=test_images, labels=test_labels)
-    info = go.cache_info()
-    print(
-        f"wrote {manifest} ({info.compiled} modules compiled, {info.disk_hits} found in the cache)"
-    )
+
+    batch = go.TensorSpec((BATCH, 8, 8, 1)), go.TensorSpec((BATCH,), "int32")
+    some = go.TensorSpec((None, 8, 8, 1)), go.TensorSpec((None,), "int32")
+    functions = {
+        "init": (init, (go.TensorSpec((), "int64"),)),
+        "step": (task.step, batch),
+        "eval": (task.evaluate, some),
+        "infer": (task.infer, some[:1]),
+    }
+    begin = time.perf_counter()
+    go.export(options.out, functions, targets=options.targets.split(","))
+    np.savez(options.out.with_suffix(".npz"), **arrays)
+    print(f"wrote {options.out} in {time.perf_counter() - begin:.1f} s")
 
 
 if __name__ == "__main__":

@@ -74,6 +74,12 @@ def donation_pairs(function: func.FuncOp) -> list[tuple[int, int]]:
     return sorted(pairs.items())
 
 
+def with_attributes(function: func.FuncOp) -> None:
+    """Give the arguments of a function that has no attributes for them empty ones."""
+    if "arg_attrs" not in function.attributes:
+        function.arg_attrs = ir.ArrayAttr.get([ir.DictAttr.get({}) for _ in function.type.inputs])
+
+
 def mark_donated(function: func.FuncOp, inputs: Iterable[int] | Mapping[int, int]) -> None:
     """Put gradopt.donated on inputs; a mapping says which result takes over each one's storage."""
     attributes = [{a.name: a.attr for a in d} for d in function.arg_attrs]

@@ -19,6 +19,7 @@ import tempfile
 import threading
 import time
 import warnings
+from collections.abc import Collection
 from typing import Any
 
 from ..errors import CompileError
@@ -150,13 +151,14 @@ def _failed(stage: str, diagnostic: str) -> dict[str, Any]:
     return {"ok": False, "stage": stage, "diagnostics": [diagnostic]}
 
 
-_workers: dict[tuple[str, ...], Worker] = {}
+_workers: dict[tuple[str, tuple[str, ...]], Worker] = {}
+"""By lane and process flags: those of another lane than "" work side by side."""
 _guard = threading.Lock()
 
 
-def _worker(process_flags: tuple[str, ...]) -> Worker:
+def _worker(process_flags: tuple[str, ...], lane: str = "") -> Worker:
     with _guard:
-        return _workers.setdefault(process_flags, Worker(process_flags))
+        return _workers.setdefault((lane, process_flags), Worker(process_flags))
 
 
 def _after_fork() -> None:
@@ -168,6 +170,14 @@ def _after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
+
+
+def retire(lanes: Collection[str]) -> None:
+    """End the processes of lanes that are not needed any more."""
+    with _guard:
+        ended = [_workers.pop(key) for key in list(_workers) if key[0] in lanes]
+    for worker in ended:
+        worker.close()
 
 
 @atexit.register
@@ -183,15 +193,18 @@ def compile_linalg(
     name: str,
     locate: dict[str, list[str]] | None = None,
     plan: bool = False,
+    lane: str = "",
 ) -> bytes:
     """The VMFB of a module, tried on each rung of the target's ladder until one succeeds.
 
     `locate` maps `file:line` to the ops that stand there, for the error message. With `plan`,
     memory is decided on the way (compile_arena.py), and the module's reflection says how. Warns
     when a lower rung had to be used. Raises CompileError with op, location, stage, flags and a
-    saved reproducer when all fail.
+    saved reproducer when all fail. Compilations of different lanes run side by side, each in a
+    process of its own, which `retire` ends.
     """
-    return _down_the_ladder(text, target, name, locate or {}, "build" if plan else "")[1]
+    plans = "build" if plan else ""
+    return _down_the_ladder(text, target, name, locate or {}, plans, lane=lane)[1]
 
 
 def compile_sites(
@@ -218,6 +231,7 @@ def _down_the_ladder(
     locate: dict[str, list[str]],
     plan: str,
     sites: bool = False,
+    lane: str = "",
 ) -> tuple[dict[str, Any], bytes]:
     if not target.ladder:
         raise CompileError(
@@ -230,7 +244,7 @@ def _down_the_ladder(
     for rung in target.ladder:
         flags = (*target.flags, *rung.flags)
         begin = time.perf_counter()
-        answer, image = _worker(rung.process_flags).compile(source, flags, limit, plan, sites)
+        answer, image = _worker(rung.process_flags, lane).compile(source, flags, limit, plan, sites)
         seconds = time.perf_counter() - begin
         if answer["ok"]:
             _log.info("'%s' by IREE: rung '%s', %.2f s", name, rung.name, seconds)

@@ -31,6 +31,7 @@ class Scope:
     def __init__(self) -> None:
         self.leaves: dict[int, Leaf] = {}  # by the array's identity
         self.kept: list[Array] = []  # so that identities stay theirs
+        self.differentiates = False  # whether gradients were asked for
 
     def add(
         self,

@@ -33,6 +33,7 @@ from ..dialect.random import (
     uniform,
 )
 from ..dialect.slicing import stack
+from ..dialect.tensor import Tensor
 from ..dialect.threefry import ThreefryOp, as_key
 from ..dialect.types import int64, uint32
 from ..errors import GradientError, OpError, TraceError
@@ -69,12 +70,14 @@ class KeyScope:
         return fold_in(self.key, self.count - 1)
 
 
-def seed(seed: int) -> None:
-    """Begin again with the keys of a seed, an integer in [-2^63, 2^64). The process has one state,
-    seeded with 0 at its start; OpError for what is no such integer.
+def seed(seed: Any) -> None:
+    """Begin again with the keys of a seed, an integer in [-2^63, 2^64), or an array of one. The
+    process has one state, seeded with 0 at its start; OpError for what is no such integer.
     """
-    if hasattr(seed, "graph"):
-        raise OpError("random.seed expected a Python integer, got a tensor; use random.key for it")
+    if isinstance(seed, Tensor):
+        raise OpError(
+            "random.seed expected an integer or an array, got a tensor; use random.key for it"
+        )
     words = key(seed)
     with _lock:
         _key[...] = words

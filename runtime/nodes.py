@@ -102,7 +102,7 @@ class Value:
 
 def promised(value: Value, spec: TensorSpec) -> Array:
     """An array whose elements are still to be computed."""
-    found = Array(None, spec.extents, spec.dtype)
+    found = Array(None, spec.shape, spec.dtype)
     found._source = value
     return found
 

@@ -105,6 +105,8 @@ def gradients(
     where something fails. With `create_graph` the backward is recorded. Nodes before the number
     `first` are no part of the graph.
     """
+    if state.deferred is not None:
+        state.deferred.differentiates = True
     nodes = reachable([h for h, _ in heads], first)
     wanted = None if variables is None else set(variables)
     with recording(create_graph):

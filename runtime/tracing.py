@@ -200,15 +200,32 @@ def trace(
     """Trace a function on its arguments, which `walk` has gone through, as `again` does. All that
     can be seen of the arrays, and of what holds them, is as before, also after an error.
     """
+
+    def finish(scope: Trace, before: Walk, results: Any, after: Walk) -> Traced:
+        return Finish(scope, before).traced(results, after, donate, options)
+
     arguments, keywords = _as_arrays((arguments, keywords))
-    before = again(arguments, keywords)
     mode = options.get("mode") or modes.current_mode()
+    return run(fn, arguments, keywords, again, mode, finish)
+
+
+def run(
+    fn: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    keywords: dict[str, Any],
+    again: Callable[..., Walk],
+    mode: str,
+    finish: Callable[[Trace, Walk, Any, Walk], Any],
+) -> Any:
+    """What `finish` makes of a function that has run on arrays in deferred compute: of what was
+    collected, the arrays found before, the results, and the arrays found after.
+    """
+    before = again(arguments, keywords)
     scope = Trace(function_name(fn), before.arrays)
     with _as_it_was(scope, before, lambda: again(arguments, keywords)):
         with _entered(scope), modes.mode(mode):
             results = fn(*arguments, **keywords)
-        after = again(arguments, keywords)
-        return _Finish(scope, before).traced(results, after, donate, options)
+        return finish(scope, before, results, again(arguments, keywords))
 
 
 def _as_arrays(given: Any) -> Any:
@@ -258,7 +275,7 @@ def _as_it_was(scope: Trace, before: Walk, again: Callable[[], Walk]) -> Iterato
             known.clear()  # arrays that leaked hold the scope, and nothing more
 
 
-class _Finish:
+class Finish:
     """Makes of what was collected what calls run."""
 
     def __init__(self, scope: Trace, before: Walk) -> None:
@@ -271,10 +288,10 @@ class _Finish:
     def traced(self, results: Any, after: Walk, donate: bool, options: dict[str, Any]) -> Traced:
         leaves, structure = trees.flatten(results)
         found = [self._spec(leaf) for leaf in leaves]
-        places = self._places(after)
+        places = self.moved(after)
         writes = [(self._target(i), self._ref(value)) for i, value in self.scope.written.items()]
         nodes = needed(self.outputs)
-        inputs = self._inputs(nodes)
+        inputs = self.inputs(nodes)
         reads = {(leaf.serial, 0): i for i, leaf in enumerate(inputs)}
         names, specs = self._names(inputs), [leaf.specs[0] for leaf in inputs]
         named = list(zip(names, specs, map(self._role, inputs), strict=True))
@@ -321,7 +338,7 @@ class _Finish:
             self.outputs.append((value.node, value.index))
         return self._output[key]
 
-    def _places(self, after: Walk) -> list[tuple[int, tuple[str, Any]]]:
+    def moved(self, after: Walk) -> list[tuple[int, tuple[str, Any]]]:
         """What the function put in the place of arrays; TraceError for other changes."""
         number = {where.location: i for i, (where, _) in enumerate(self.before.places)}
         found = []
@@ -339,7 +356,7 @@ class _Finish:
             "there before, return it, or do it outside"
         )
 
-    def _inputs(self, nodes: list[Node]) -> list[Leaf]:
+    def inputs(self, nodes: list[Node]) -> list[Leaf]:
         """The arrays that are read: first those that every call finds anew."""
         refs = [*self.outputs, *(ref for node in nodes for ref in node.operands)]
         found = {

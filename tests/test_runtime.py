@@ -519,7 +519,7 @@ def test_compiler_that(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: pat
     stub.command = [sys.executable, "-c", script]
     monkeypatch.setenv("GRADOPT_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("GRADOPT_COMPILE_TIMEOUT", "1")
-    monkeypatch.setattr(compiler, "_worker", lambda flags: stub)
+    monkeypatch.setattr(compiler, "_worker", lambda *_: stub)
     start = time.monotonic()
     with pytest.raises(CompileError, match=message):
         compiler.compile_linalg(GOOD, target("cpu"), "f")

@@ -12,7 +12,7 @@ from ..errors import CompileError, Diagnostic, PassError
 from ..lowering import pipeline
 from ..lowering.passes import failure
 from ..lowering.target import families, target
-from ..runtime.artifact import base_path, compile_modules, describe, write
+from ..runtime.artifact_1 import base_path, compile_modules, describe, write
 from .source import Source, read
 
 DESCRIPTION = """\

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Several targets in one module, out of which IREE takes the first that the device at hand can run.
+
+Two things of IREE 3.13: linking, which is on by default, keeps the code of only one device; and the
+flag that turns it off is for a whole process, not for one compilation. The optimization flags are
+for all devices at once, so that those that not all targets have by default are left out.
+"""
+
+from collections.abc import Sequence
+
+from ..errors import CompileError
+from .target import Rung, Target
+
+DEVICE = "--iree-hal-target-device="
+NOT_LINKED = ("--iree-hal-link-executables=false",)
+OF_ONE_FAMILY = (
+    "--iree-llvmcpu-",
+    "--iree-cuda-",
+    "--iree-vulkan-",
+    "--iree-metal-",
+    "--iree-rocm-",
+)
+"""How the flags start that only say something about one family's code."""
+
+
+def fat(targets: Sequence[Target]) -> Target:
+    """The targets as one, called by all their names. Raises CompileError for two of one family:
+    they would be the same to IREE, which takes the first.
+    """
+    families = [t.family for t in targets]
+    if twice := next((f for f in families if families.count(f) > 1), None):
+        names = ", ".join(t.name for t in targets if t.family == twice)
+        raise CompileError(
+            f"expected targets of different families for one file, got {names}; write a file each"
+        )
+    ladder = [
+        Rung(name, flags, NOT_LINKED)
+        for name, flags in (
+            ("default", _common([t.ladder[0].flags for t in targets])),
+            ("unoptimized", _common([t.ladder[-1].flags for t in targets])),
+        )
+    ]
+    return Target(
+        "+".join(t.name for t in targets),
+        "",
+        _joined([t.flags for t in targets]),
+        tuple(ladder),
+        is_host=any(t.is_host for t in targets),
+    )
+
+
+def _joined(flags: Sequence[Sequence[str]]) -> tuple[str, ...]:
+    """All flags, each once, with the devices in one of them."""
+    devices = [f.removeprefix(DEVICE) for one in flags for f in one if f.startswith(DEVICE)]
+    others = [f for one in flags for f in one if not f.startswith(DEVICE)]
+    return (f"{DEVICE}{','.join(devices)}", *dict.fromkeys(others))
+
+
+def _common(flags: Sequence[Sequence[str]]) -> tuple[str, ...]:
+    """The flags that all have, and those that are about one family's code."""
+    shared = set(flags[0]).intersection(*flags[1:])
+    every = dict.fromkeys(f for one in flags for f in one)
+    return tuple(f for f in every if f in shared or f.startswith(OF_ONE_FAMILY))
