@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """gradopt-check: the command, and that it sees what is wrong."""
 
+import dataclasses
+import importlib
 import json
+import pathlib
 import re
 import subprocess
 import sys
@@ -13,9 +16,10 @@ from gradopt.dialect.transcendental import TanhOp
 from gradopt.dialect.types import TensorSpec
 from gradopt.errors import CompileError
 from gradopt.lowering.linalg.registry import BODIES
+from gradopt.lowering.target import Refusal
 from gradopt.op_cases import CASES
 from gradopt.op_cases.rows import in_dtype, rows, ulps
-from gradopt.tools import check
+from gradopt.tools import check, check_rows
 
 from .helpers import CPU
 
@@ -126,3 +130,69 @@ def test_one_failure_does_not_hide_others(monkeypatch: pytest.MonkeyPatch) -> No
         else:
             (got,) = call([TensorSpec((2,))], np.ones(2, np.float32))
             assert got.tolist() == [1, 1]
+
+
+@pytest.mark.compiler
+def test_refused_rows_are_no_failures(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What a target refuses has a column of its own, and its reason on request."""
+    refusing = dataclasses.replace(CPU, refusals=(Refusal("it has no hyperbolas", ("tanh",)),))
+    monkeypatch.setattr(check, "find_target", lambda name: refusing)
+    monkeypatch.setattr(check_rows, "find_target", lambda name: refusing)
+    argv = ["--ops", "tanh,exp", "--dtypes", "float32", "--no-gradients", "--json"]
+    assert check.main(argv) == 0
+    (summary,) = tables(capsys.readouterr().out)
+    assert [summary[-1][c] for c in ("values", "agree", "refused")] == [1, 1, 1]
+    assert check.main([*argv, "--verbose"]) == 0
+    _, details = tables(capsys.readouterr().out)
+    (refused,) = [d for d in details if d["agrees"] == "refused"]
+    assert refused["row"] == "tanh_float32" and "it has no hyperbolas" in refused["why"]
+
+
+CRASHING = """
+import os
+from gradopt.tools import check, check_rows
+
+def choose(options):
+    compared = check_rows._compared
+
+    def crash(row, got, want):
+        return os._exit(7) if row.name == "tanh_float32" else compared(row, got, want)
+
+    check_rows._compared = crash
+    return check._chosen(options)
+"""
+
+
+def test_a_row_that_ends_its_process_is_found(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    """Rows are run in several processes; one that crashes fails, the others run."""
+    (tmp_path / "crashing_rows.py").write_text(CRASHING)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(check_rows, "AT_ONCE", 1)
+    choose = importlib.import_module("crashing_rows").choose
+    argv = ["--target", "jit", "--ops", "tanh,exp", "--dtypes", "float32", "--no-gradients"]
+    options = check._parser().parse_args(argv)
+    names = [row.name for row in check._chosen(options)]
+    found = dict(check_rows.run_all(len(names), check_rows.Plan("jit"), choose, options, jobs=2))
+    outcomes = {names[i]: outcome for i, outcome in found.items()}
+    assert outcomes["tanh_float32"].why.endswith("ended (it crashed) with code 7")
+    assert outcomes["exp_float32"].error < 8
+
+
+@pytest.mark.compiler
+def test_two_targets_row_by_row(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """--against compares what two targets compute, not with the reference."""
+    argv = ["--ops", "tanh,add", "--dtypes", "float32", "--no-gradients", "--json"]
+    assert check.main([*argv, "--target", "jit", "--against", "cpu"]) == 0
+    (summary,) = tables(capsys.readouterr().out)
+    assert summary[-1]["values"] == summary[-1]["agree"] == 2
+    monkeypatch.setitem(BODIES, TanhOp, lambda x: x)  # on both: they agree with each other
+    assert check.main([*argv, "--target", "jit", "--against", "cpu"]) == 0
+    capsys.readouterr()
+    assert check.main([*argv, "--target", "cpu", "--against", "reference"]) == 2
+    assert "--against expected" in capsys.readouterr().err

@@ -156,6 +156,11 @@ def _plan(options: argparse.Namespace, where: Target) -> tuple[Plan, str]:
             raise GradoptError(f"--against expected two targets that run here: {reason}")
         if options.compile_only:
             raise GradoptError("--against expected no --compile-only: it compares results")
+        if "reference" in (where.name, other.name):
+            raise GradoptError(
+                "--against expected two targets that compile; rows are compared with the "
+                "reference where it is left away"
+            )
     asked = tuple(filter(None, options.assemble.split(",")))
     if asked and not (only and where.family == "cuda"):
         raise GradoptError(

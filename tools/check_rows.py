@@ -3,12 +3,10 @@
 they cannot be run; in several processes at once.
 """
 
-import concurrent.futures
 import dataclasses
 import functools
-import multiprocessing
+import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 import numpy as np
@@ -24,6 +22,7 @@ from ..runtime.compiler import compile_linalg
 from ..runtime.device import Module
 from ..runtime.jit import POISON, JitModule
 from ..runtime.present import find_target
+from .crew import Crew, Lost
 from .ptxas import assemble
 
 AT_ONCE = 40
@@ -287,9 +286,8 @@ def run_all(
     count: int, plan: Plan, choose: Callable[..., list[Row]], options: Any, jobs: int
 ) -> Iterator[tuple[int, Outcome]]:
     """The outcome of each of the `count` rows that `choose(options)` gives, by its position, in the
-    order in which they are found. With several jobs they are made in as many processes, which
-    choose the rows again, as rows cannot be sent. A row that ends its process is found and fails,
-    the others do not.
+    order in which they are found; with several jobs in as many processes. A row that ends its
+    process is found and fails, the others do not.
     """
     groups = [list(range(i, min(i + AT_ONCE, count))) for i in range(0, count, AT_ONCE)]
     if jobs <= 1 or len(groups) == 1:
@@ -297,41 +295,42 @@ def run_all(
         for group in groups:
             yield from zip(group, outcomes([rows[i] for i in group], plan), strict=True)
         return
-    lost: list[list[int]] = []
-    with _pool(min(jobs, len(groups)), choose, options) as pool:
-        tasks = {pool.submit(_of_group, group, plan): group for group in groups}
-        for task in concurrent.futures.as_completed(tasks):
-            try:
-                yield from zip(tasks[task], task.result(), strict=True)
-            except BrokenProcessPool:
-                lost.append(tasks[task])
-    while lost:
-        group = lost.pop()
-        with _pool(1, choose, options) as pool:
-            try:
-                found = pool.submit(_of_group, group, plan).result()
-            except BrokenProcessPool:
-                if len(group) == 1:
-                    yield group[0], Outcome(why="the process that ran it ended (it crashed)")
-                    continue
-                lost += [group[: len(group) // 2], group[len(group) // 2 :]]
+    with Crew(min(jobs, len(groups)), start, choose, options) as crew:
+        yield from by_crew(crew, groups, plan)
+
+
+def by_crew(
+    crew: Crew,
+    groups: Sequence[list[int]],
+    plan: Plan,
+    limit: float | None = None,
+    deadline: float | None = None,
+) -> Iterator[tuple[int, Outcome]]:
+    """The outcome of each row of groups, by processes that have them. A group that ends its process
+    is split until the row is found that does; `limit` and `deadline` as in Crew.run, a row that has
+    no time left is left out.
+    """
+    while groups:
+        split: list[list[int]] = []
+        tasks = [(i, _of_group, (group, plan)) for i, group in enumerate(groups)]
+        for i, found in crew.run(tasks, limit, deadline):
+            group = groups[i]
+            if not isinstance(found, Lost):
+                yield from zip(group, found, strict=True)
+            elif deadline is not None and time.monotonic() > deadline:
                 continue
-        yield from zip(group, found, strict=True)
+            elif len(group) == 1:
+                yield group[0], Outcome(why=found.reason)
+            else:
+                split += [group[: len(group) // 2], group[len(group) // 2 :]]
+        groups = split
 
 
 _rows: list[Row] = []
 
 
-def _pool(jobs: int, choose: Callable[..., list[Row]], options: Any) -> Any:
-    """Processes that have rows. They are started, not forked: devices and threads do not survive a
-    fork.
-    """
-    return concurrent.futures.ProcessPoolExecutor(
-        jobs, multiprocessing.get_context("spawn"), _start, (choose, options)
-    )
-
-
-def _start(choose: Callable[..., list[Row]], options: Any) -> None:
+def start(choose: Callable[..., list[Row]], options: Any) -> None:
+    """What a process begins with: it chooses the rows again, as rows cannot be sent."""
     _rows[:] = choose(options)
 
 
