@@ -12,11 +12,12 @@ import gradopt as go
 import numpy as np
 import pytest
 from gradopt import deploy, nn, optim
-from gradopt.dialect import reference
+from gradopt.dialect import reference, trees
 from gradopt.errors import ArtifactError, ModuleError, TraceError
 from gradopt.runtime.export_hybrid import export_stateful, is_stateful
 from gradopt.runtime.exported import Exported, held_by, roles_of
 
+from .test_nn import CASES, Case
 from .training_programs import PROGRAMS, batch, stepping
 
 hybridize = functools.partial(go.hybridize, target="reference")
@@ -562,3 +563,21 @@ def test_restoring_what_does_not_fit(tmp_path: pathlib.Path) -> None:
     path.write_bytes(path.read_bytes()[:-1] + b"x")
     with pytest.raises(ArtifactError, match="is damaged: expected SHA-256"):
         go.restore(path, net)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+def test_layers_of_open_batches(case: Case) -> None:
+    """Every layer, for inference of any number of rows."""
+    net = case.make()
+
+    def f(*inputs: Any) -> Any:
+        return case.call(net, *inputs)
+
+    specs = tuple(go.TensorSpec((None, *x.shape[1:]), x.dtype) for x in case.inputs)
+    model = Loaded(export(f=(f, specs)))
+    with go.infer_mode():
+        want = trees.leaves(f(*map(go.array, case.inputs)))
+    got = list(model.call("f", *case.inputs).values())
+    assert len(got) == len(want)
+    for a, b in zip(got, want, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)

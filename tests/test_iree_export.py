@@ -169,6 +169,7 @@ def test_batch_norm_costs_no_pass() -> None:
         found.graph.finish()
         text = pipeline.lower(found.graph.module, target("cpu"))[0].operation.get_asm()
         flow = compile_str(text, target_backends=["llvm-cpu"], extra_args=["--compile-to=flow"])
+        assert flow is not None
         return flow.count(b"flow.dispatch @")
 
     conv = nn.Conv(4, 8, 3)
