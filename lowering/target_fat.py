@@ -24,14 +24,15 @@ OF_ONE_FAMILY = (
 
 
 def fat(targets: Sequence[Target]) -> Target:
-    """The targets as one, called by all their names. Raises CompileError for two of one family:
-    they would be the same to IREE, which takes the first.
+    """The targets as one, called by all their names, which can do what all of them can. Raises
+    CompileError for two of one kind of device: they would be the same to IREE, which takes the
+    first.
     """
-    families = [t.family for t in targets]
-    if twice := next((f for f in families if families.count(f) > 1), None):
-        names = ", ".join(t.name for t in targets if t.family == twice)
+    kinds = [_device(t) for t in targets]
+    if twice := next((k for k in kinds if kinds.count(k) > 1), None):
+        names = ", ".join(t.name for t, k in zip(targets, kinds, strict=True) if k == twice)
         raise CompileError(
-            f"expected targets of different families for one file, got {names}; write a file each"
+            f"expected targets of different devices for one file, got {names}; write a file each"
         )
     ladder = [
         Rung(name, flags, NOT_LINKED)
@@ -45,8 +46,15 @@ def fat(targets: Sequence[Target]) -> Target:
         "",
         _joined([t.flags for t in targets]),
         tuple(ladder),
+        tuple(d for d in targets[0].dtypes if all(d in t.dtypes for t in targets)),
+        tuple(refused for t in targets for refused in t.refusals),
+        is_spirv=any(t.is_spirv for t in targets),
         is_host=any(t.is_host for t in targets),
     )
+
+
+def _device(target: Target) -> str:
+    return next(f.removeprefix(DEVICE) for f in target.flags if f.startswith(DEVICE))
 
 
 def _joined(flags: Sequence[Sequence[str]]) -> tuple[str, ...]:
