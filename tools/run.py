@@ -122,7 +122,16 @@ def write_script(model: deploy.Model, options: argparse.Namespace) -> pathlib.Pa
             _write(folder / _file(entry), arrays[entry.name])
     outputs = f.signature.outputs
     inputs = [_given(entry) for entry in f.signature.inputs]
-    inputs += [_iree_type(outputs[i]) for i in f.storage]
+    for i, source in f.storage.items():
+        path = folder / _file(outputs[i])
+        if source in f.in_place:  # taken for the same memory: so it has the same contents
+            inputs.append(inputs[source])
+        elif path.suffix == ".npy":
+            inputs.append(f"{_iree_type(outputs[i])}=0")
+        else:
+            if not path.exists():
+                _write(path, np.zeros(outputs[i].extents, outputs[i].dtype))
+            inputs.append(_given(outputs[i]))
     if f.arena:
         inputs.append(f"&{f.arena}xi8")
     module = pathlib.Path(options.artifact).resolve() / model.module.file
