@@ -13,6 +13,8 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 
+import numpy as np
+
 from ..dialect.base import Op
 from ..dialect.control import symbols
 from ..dialect.mlir import diagnostics, ir, location, passmanager
@@ -26,6 +28,7 @@ from . import (
     partition,
     plan_memory,
     rematerialize,
+    separate,
     simplify,
     to_linalg,
     to_llvm,
@@ -243,8 +246,15 @@ def stages(target: Target, remat: str = "") -> dict[str, str]:
     """The stages of a target and the passes that lead to each; `remat` are the options of
     gradopt-rematerialize, which is left out without.
     """
-    passes = f"gradopt-rematerialize{{{remat}}}" if remat else ""
-    return (STAGES if target.ladder else JIT_STAGES) | {"rematerialized": passes}
+    found = dict(STAGES if target.ladder else JIT_STAGES)
+    found["rematerialized"] = f"gradopt-rematerialize{{{remat}}}" if remat else ""
+    if np.dtype("float64") not in target.dtypes:
+        to_linalg = "convert-gradopt-to-linalg"
+        found["linalg"] = found["linalg"].replace(to_linalg, f"{to_linalg}{{float64=false}}")
+    if target.is_spirv:
+        last = "gradopt-bufferize"
+        found["linalg"] = found["linalg"].replace(last, f"gradopt-separate-reductions,{last}")
+    return found
 
 
 def lower(
@@ -291,6 +301,7 @@ __all__ = [
     "plan_memory",
     "rematerialize",
     "run",
+    "separate",
     "simplify",
     "to_linalg",
     "to_llvm",

@@ -53,6 +53,7 @@ class Target:
     ladder: tuple[Rung, ...]  # none where IREE does not compile for it
     dtypes: tuple[np.dtype, ...] = DTYPES  # what it computes in; others are refused, not narrowed
     refusals: tuple[Refusal, ...] = ()
+    is_spirv: bool = False  # whether IREE makes SPIR-V for it
     is_host: bool = False  # whether the code is for the CPU of this machine
     architecture: str = ""  # of CPU code, as platform.machine() says it
     cpu_features: tuple[str, ...] = ()  # of CPU code, as /proc/cpuinfo says them

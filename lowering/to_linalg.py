@@ -20,7 +20,7 @@ from ..dialect.shape import BroadcastOp
 from ..dialect.types import TensorSpec, bool_
 from .decompose import decompose
 from .fusion import Fusion, Tree, as_bytes
-from .linalg import LOWERINGS, build
+from .linalg import LOWERINGS, build, pairs
 from .linalg.registry import BODIES
 from .linalg.shape import extent_of_like
 from .passes import failure, gradopt_pass, single_block
@@ -30,16 +30,20 @@ PRODUCTS = (DotGeneralOp, ConvOp)
 
 
 @gradopt_pass("convert-gradopt-to-linalg")
-def to_linalg(module: ir.Module) -> None:
+def to_linalg(module: ir.Module, *, float64: bool = True) -> None:
     """Lower every gradopt op to linalg, arith, math and tensor ops; unsigned types become
     signless.
+
+    `float64=false` is for targets that do not compute in it: functions of float32 that take
+    float64 elsewhere to be accurate then take other forms.
     """
     module.operation.context.allow_unregistered_dialects = True  # for IREE's own ops
     _check_places(module)
     decompose(module, keep_lowered=True)
-    for function in symbols(module).values():
-        if not function.is_external:
-            FunctionLowering(function).run()
+    with pairs.computing(has_double=float64):
+        for function in symbols(module).values():
+            if not function.is_external:
+                FunctionLowering(function).run()
     for _ in range(2):  # extents of results become extents of inputs, through IREE's ops too
         clean = "builtin.module(resolve-shaped-type-result-dims,canonicalize,cse)"
         passmanager.PassManager.parse(clean).run(module.operation)

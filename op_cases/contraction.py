@@ -47,4 +47,18 @@ CASES = [
         {"lhs_contract": (0,), "rhs_contract": (0,)},
         suffix="vectors",
     ),
+    Case(  # IREE packed the rows of all batches as one run where an operand's axes are moved so
+        "dot_general",
+        [reals(2, 33, 17), reals(17, 2, 9)],
+        lambda a, b: jnp.einsum("bik,kbj->bij", a, b),
+        {"lhs_contract": (2,), "rhs_contract": (0,), "lhs_batch": (0,), "rhs_batch": (1,)},
+        suffix="batch_moved_rhs",
+    ),
+    Case(
+        "dot_general",
+        [reals(4, 2, 3), reals(2, 5, 4)],
+        lambda a, b: jnp.einsum("kbi,bjk->bij", a, b),
+        {"lhs_contract": (0,), "rhs_contract": (2,), "lhs_batch": (1,), "rhs_batch": (0,)},
+        suffix="batch_moved_lhs",
+    ),
 ]

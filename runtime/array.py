@@ -5,6 +5,10 @@ The storage of an array is one of: elements that NumPy reads (`_value`), a buffe
 (`_view`), or an op that is still to run (`_source`). The first is never written to, so that arrays
 may share it: an assignment to an array gives that array other storage. Only calls of compiled
 functions write to buffers, those that are donated to them or given as `out`.
+
+An array stays on the device that somebody asked for: by device_put, or as the result of a compiled
+function. One that nobody put anywhere (go.array, eager results) may be copied to where it is needed
+(`_is_anywhere`), as NumPy's arrays are.
 """
 
 import math
@@ -23,8 +27,9 @@ from ..dialect.tensor import Tensor
 from ..dialect.types import TensorSpec, as_dtype
 from ..errors import ArgumentError, DonationError, OpError
 from . import dispatch
-from .buffers import BITS, contents, copy_in, copy_to, fill, from_other
-from .device import device, place
+from .buffers import BITS, contents, from_other
+from .device import PLACES, away, home, place
+from .homes import Home
 from .info import check_device
 from .present import check_present, find_target
 from .state import state
@@ -33,6 +38,9 @@ _lock = threading.Lock()
 
 HOST = "local-task"
 """The driver of the device whose memory is the host's."""
+DLPACK_DEVICES = {"cpu": (1, 0), "cuda": (2, 0), "vulkan": (7, 0), "metal": (8, 0), "hip": (10, 0)}
+DLPACK_OTHER = 12
+"""Devices as DLPack numbers them, and the number of those it knows nothing of."""
 
 
 class Lease:
@@ -88,14 +96,15 @@ def before_overwriting() -> None:
 class Array(Operators):
     """An array of numbers. Functions of `gradopt` and operators on it run at once and give Arrays.
 
-    NumPy and DLPack read it without a copy where its device shares the host's memory; reading waits
-    for the call that makes it. It is changed by `x[key] = value` and `x += y`, unless a recorded
-    graph needs it. An array that was donated to a call can no longer be used.
+    NumPy and DLPack read it without a copy where its device shares the host's memory; of another
+    device NumPy reads a copy, each time. Reading waits for the call that makes the array. It is
+    changed by `x[key] = value` and `x += y`, unless a recorded graph needs it. An array that was
+    donated to a call can no longer be used.
     """
 
     __slots__ = (
-        "__weakref__", "_address", "_history", "_hold", "_host", "_lease", "_owner", "_pending",
-        "_source", "_value", "_view", "device", "dtype", "shape",
+        "__weakref__", "_address", "_history", "_hold", "_host", "_is_anywhere", "_lease", "_owner",
+        "_pending", "_source", "_value", "_view", "device", "dtype", "shape",
     )  # fmt: skip
     __array_priority__ = 100
 
@@ -119,6 +128,7 @@ class Array(Operators):
         self._value: np.ndarray | None = None
         self._source: Any = None  # what computes it, where that is still to be done
         self._history: Any = None  # where it stands in a recorded graph
+        self._is_anywhere = False
         self.shape = shape
         self.dtype = dtype
         self.device = device
@@ -164,8 +174,20 @@ class Array(Operators):
                     f"an array of shape {self.shape} was used after it had been donated to a call; "
                     "use the call's result instead"
                 )
-            self._view, self._value = copy_to(device(HOST), value), None
+            self._view, self._value = home(HOST).new(value), None
         return self._view
+
+    def home(self) -> Home:
+        """The memory of the device that the array, whose elements are there, lives on."""
+        return away.get(self.device) or home(HOST)
+
+    def move(self, device: str) -> None:
+        """Have the elements on another device from now on; for arrays that may be anywhere."""
+        view = (away.get(device) or home(HOST)).new(self.numpy())
+        self._view, self._lease, self._owner, self._pending = view, None, None, None
+        self._host = self._hold = _nothing
+        self._address = self._value = None
+        self.device = device
 
     def give_up(self) -> "Donation":
         """Let go of the memory, for a donation; DonationError if somebody did before."""
@@ -197,11 +219,16 @@ class Array(Operators):
         """
         before_overwriting()
         dispatch.settle()
-        fill(self.block_until_ready().buffer_view(), values)
+        view = self.block_until_ready().buffer_view()
+        if isinstance(values, Array) and values.device == self.device:
+            self.home().copy(view, values.block_until_ready().buffer_view())
+        else:
+            self.home().write([(view, np.asarray(values))])
 
     def take_over(self, result: "Array") -> None:
         """Be usable again after a donation, with the result that was written in place."""
         self._view, self._lease, self._pending = result._view, result._lease, result._pending
+        self.device = result.device
 
     def alias(self) -> "Array":
         """Another array of the same storage, outside any recorded graph. Nothing is computed."""
@@ -209,7 +236,7 @@ class Array(Operators):
             self._view, self.shape, self.dtype, self._lease, self.device, self._pending, self._owner
         )
         found._host, found._value, found._source = self._host, self._value, self._source
-        found._hold = self._hold
+        found._hold, found._is_anywhere = self._hold, self._is_anywhere
         if state.deferred is not None:
             state.deferred.made(found)
             state.deferred.rebind(found, self)
@@ -237,9 +264,10 @@ class Array(Operators):
         self._pending, self._owner, self._address = other._pending, other._owner, other._address
         self._hold = other._hold
         self._value, self._source, self._history = other._value, other._source, other._history
+        self.device, self._is_anywhere = other.device, other._is_anywhere
 
     def address(self) -> int:
-        """Where the memory begins for the host."""
+        """Where the memory begins for the host, on a device that shares it."""
         if self._address is None:
             self._address = contents(self.buffer_view(), self.dtype).ctypes.data
         return self._address
@@ -265,10 +293,14 @@ class Array(Operators):
         return self
 
     def _memory(self) -> np.ndarray:
-        """The elements in place, when they are there."""
+        """The elements in place, when they are there; a copy, on a device that does not share the
+        host's memory.
+        """
         if state.deferred is not None:
             state.deferred.reading(self)
         self.block_until_ready()
+        if (there := away.get(self.device)) is not None:
+            return there.read(self.buffer_view(), self.dtype)
         with _lock:
             view = self.buffer_view()
             host = self._host()
@@ -278,7 +310,9 @@ class Array(Operators):
         return np.asarray(host).view(self.dtype)
 
     def numpy(self) -> np.ndarray:
-        """The elements as a read-only NumPy array, which shares the memory and keeps it alive."""
+        """The elements as a read-only NumPy array, which shares the memory and keeps it alive, or
+        is a copy where the host cannot read the device's memory.
+        """
         if state.deferred is not None:
             state.deferred.reading(self)
         self._resolve()
@@ -333,7 +367,8 @@ class Array(Operators):
     # --- other libraries --------------------------------------------------------------------------
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return np.empty(0).__dlpack_device__()
+        self._resolve()  # before, it is not known where it is
+        return DLPACK_DEVICES.get(self.device, (DLPACK_OTHER, 0))
 
     def __dlpack__(
         self,
@@ -344,23 +379,46 @@ class Array(Operators):
         copy: bool | None = None,
     ) -> Any:
         """The elements for another library, without a copy, read-only where it can be told so.
-        BufferError for bfloat16, which NumPy cannot pass on.
+        BufferError for bfloat16, which NumPy cannot pass on, and on a device that does not share
+        the host's memory, unless a copy for the host is asked for (`dl_device`).
         """
+        self._resolve()
+        if self.device in away:
+            if dl_device is None or tuple(dl_device) != DLPACK_DEVICES["cpu"] or copy is False:
+                raise BufferError(
+                    f"an Array on {self.device} cannot be shared by DLPack; copy it to the host "
+                    "first, with np.asarray(x) or x.to_device('cpu')"
+                )
+            stream, dl_device = None, None
         options: dict[str, Any] = {"stream": stream, "dl_device": dl_device, "copy": copy}
         if max_version is None:  # an old protocol, which knows nothing of read-only memory
             return self._memory().__dlpack__(**options)
         return self.numpy().__dlpack__(max_version=max_version, **options)
 
     def to_device(self, device: Any, /, *, stream: Any = None) -> "Array":
-        """The array itself where it is there already, else a copy. ArgumentError for a `device` out
-        of none that `go.__array_namespace_info__().devices()` lists, and for a `stream`.
+        """The array itself where it is there already, else a copy; the gradient of that comes back
+        here. ArgumentError for a `device` out of none that
+        `go.__array_namespace_info__().devices()` lists, and for a `stream`.
         """
         if stream is not None:
             raise ArgumentError(f"to_device expected no stream, got {stream!r}; leave it away")
         check_device(device)
-        return self
+        if device is None or (device == self.device and not self._is_anywhere):
+            return self
+        if state.deferred is None:
+            self._resolve()
+        if device == self.device or state.deferred is not None:  # where a graph runs, it is
+            found = self.alias()
+            found._is_anywhere = False
+            return _as_copy(found, self)
+        return _put(self, HOST if device in PLACES.values() else device)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        if copy is False and self.__dlpack_device__() != DLPACK_DEVICES["cpu"]:
+            raise ValueError(
+                f"an Array on {self.device} cannot be read by NumPy without a copy; leave `copy` "
+                "away"
+            )
         array = self.numpy()
         if dtype is not None and np.dtype(dtype) != array.dtype:
             if copy is False:
@@ -381,8 +439,7 @@ class Array(Operators):
         """
         if self._value is not None or self._source is not None:  # which nobody writes to
             return self.alias()
-        view = copy_to(device(HOST if self.device == "cpu" else self.device), self.numpy())
-        return Array(view, self.shape, self.dtype, None, self.device)
+        return _copied(self)
 
     def __deepcopy__(self, memo: Any) -> "Array":
         return self.__copy__()
@@ -435,6 +492,7 @@ class Array(Operators):
         )
 
     def __repr__(self) -> str:
+        self._resolve()
         rest = [f"dtype={self.dtype.name}"]
         if self.device != "cpu":
             rest.append(f"device='{self.device}'")
@@ -474,6 +532,7 @@ def of_value(value: np.ndarray) -> Array:
     found._view = found._lease = found._pending = found._owner = found._address = None
     found._source = found._history = None
     found._host = found._hold = _nothing
+    found._is_anywhere = True
     return found if state.deferred is None else made(found)
 
 
@@ -525,18 +584,35 @@ def autograd() -> Any:
 
 
 def device_put(array: Any, target: str = "cpu") -> Array:
-    """A copy of an array on the target's device. Its gradient comes back to where the array is.
-    Raises DeviceError where the target has no device here.
+    """A copy of an array on the target's device, where it stays. Its gradient comes back to where
+    the array is. DeviceError where this machine has no such device.
     """
     if state.deferred is not None and isinstance(array, Array):  # where a graph runs, it is
         return _as_copy(array.snapshot(), array)
-    host = np.asarray(array)
     where = find_target(target)
     check_present(where)
-    driver = where.driver
-    view = copy_in(device(driver).allocator, host)
-    found = Array(view, host.shape, host.dtype, None, place(driver))
+    return _put(array, where.driver)
+
+
+def _put(array: Any, driver: str) -> Array:
+    """A copy of an array on the device of a driver."""
+    there = home(driver)
+    if isinstance(array, Array) and not there.is_host and array.device == place(driver):
+        return _as_copy(made(_copied(array)), array)
+    host = np.asarray(array)
+    dtype = host.dtype if host.dtype.isnative else host.dtype.newbyteorder("=")
+    found = Array(there.new(host), host.shape, dtype, None, place(driver))
     return _as_copy(made(found), array)
+
+
+def _copied(array: Array) -> Array:
+    """An array of the same elements in memory of its own on the same device."""
+    there, view = array.home(), array.block_until_ready().buffer_view()
+    new = there.allocate(array.shape, array.dtype)
+    there.copy(new, view)
+    found = Array(new, array.shape, array.dtype, None, array.device)
+    found._is_anywhere = array._is_anywhere
+    return found
 
 
 def _as_copy(found: Array, of: Any) -> Array:

@@ -170,21 +170,11 @@ def build(parts: Sequence[Part], targets: Sequence[Target], name: str) -> Images
 
 
 def build_fat(parts: Sequence[Part], targets: Sequence[Target], name: str) -> Images:
-    """The same as one VMFB for all targets. Raises PassError for what one of them cannot do, and
-    ArtifactError where the code before IREE is not the same for all.
-    """
-    sources = [Source.of(parts, target, name) for target in targets]
-    for source in sources[1:]:
-        if source.text != sources[0].text:
-            raise ArtifactError(
-                f"expected functions that are lowered alike for all targets of one file, but "
-                f"'{name}' is not for {sources[0].target.name} and {source.target.name}; write a "
-                "file each"
-            )
-    joined = Source.of(parts, fat(targets), name)
+    """The same as one VMFB for all targets. Raises PassError for what one of them cannot do."""
+    source = Source.of(parts, fat(targets), name)
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        running = pool.submit(joined.compiled, "")
-        progress.follow({joined.target.name: running})
+        running = pool.submit(source.compiled, "")
+        progress.follow({source.target.name: running})
     return Images({FAT: running.result()}, [FAT] * len(targets))
 
 

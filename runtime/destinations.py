@@ -65,7 +65,7 @@ class Destinations:
             results[i] = array
             if i not in written:
                 if isinstance(array, Array):
-                    array.assign(found[i].numpy())
+                    array.assign(found[i])
                 else:
                     dispatch.settle()  # nobody reads what was there before
                     array[...] = found[i].numpy()
@@ -131,8 +131,14 @@ def check_free(array: Array, what: str) -> None:
 
 
 def span(x: Any, position: int, is_result: bool) -> Span | None:
-    """The memory that an array lies in."""
+    """The memory that an array lies in; where the host has no address of it, a place of its own,
+    which no other array's memory is.
+    """
     if isinstance(x, Array) and not x.is_deleted() and x.nbytes:
+        x.buffer_view()
+        if not x.home().is_host:
+            view = id(x.buffer_view())
+            return view, view + 1, position, is_result
         return x.address(), x.address() + x.nbytes, position, is_result
     if isinstance(x, np.ndarray) and x.size:
         low, high = np.lib.array_utils.byte_bounds(x)

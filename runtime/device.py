@@ -9,17 +9,23 @@ from typing import Any
 import iree.runtime as iree
 import numpy as np
 
-from ..errors import ArgumentError, GradoptError
+from ..errors import ArgumentError, DeviceError, GradoptError
 from ..lowering.marks import DISAGREE
 from . import dispatch
-from .buffers import borrow, contents
+from .buffers import borrow
+from .homes import Away, Home
+from .present import why_no_device
 
 PLACES = {"local-task": "cpu", "local-sync": "cpu"}
-"""The devices that arrays live on, by driver: those of one name can use each other's memory."""
-
+"""The devices whose memory is the host's, by driver: those of one name can use each other's. All
+others have memory of their own, and the name of their driver.
+"""
 _lock = threading.Lock()
 _instance: Any = None
 _devices: dict[str, Any] = {}
+_homes: dict[str, Home] = {}
+away: dict[str, Away] = {}
+"""The devices in use whose memory the host does not read, by their name."""
 
 
 def instance() -> Any:
@@ -32,14 +38,33 @@ def instance() -> Any:
 
 
 def device(driver: str) -> Any:
-    """The process's device for a driver; ForkError in a child of a process that has devices."""
+    """The process's device for a driver; DeviceError where there is none, ForkError in a child of a
+    process that has devices.
+    """
     dispatch.check_process()
     instance()
     with _lock:
         if driver not in _devices:
-            _devices[driver] = iree.get_device(driver)
+            try:
+                _devices[driver] = iree.get_device(driver)
+            except (RuntimeError, ValueError) as error:
+                reason = why_no_device(driver) or error
+                raise DeviceError(f"driver '{driver}' has no device here: {reason}") from None
             dispatch.device_opened()
         return _devices[driver]
+
+
+def home(driver: str) -> Home:
+    """The memory of the process's device for a driver; errors as those of `device`."""
+    dispatch.check_process()
+    found = _homes.get(driver)
+    if found is None:
+        made = (Home if driver in PLACES else Away)(device(driver))
+        with _lock:
+            found = _homes.setdefault(driver, made)
+            if isinstance(found, Away):
+                away[place(driver)] = found
+    return found
 
 
 def _after_fork() -> None:
@@ -62,11 +87,20 @@ class Module:
     def __init__(self, image: bytes, driver: str) -> None:
         self.size = len(image)
         self.driver = driver
-        self.device = device(driver)
-        self.allocator = self.device.allocator
+        self.home = home(driver)
+        self.device = self.home.device
+        self.allocator = self.home.allocator
         self._module = iree.VmModule.copy_buffer(instance(), image)
         hal = iree.create_hal_module(instance(), self.device)
-        self.context = iree.VmContext(instance(), modules=[hal, self._module])
+        try:
+            self.context = iree.VmContext(instance(), modules=[hal, self._module])
+        except RuntimeError as error:
+            if self.home.is_host:
+                raise
+            raise DeviceError(
+                f"the device of driver '{driver}' cannot load the module, which may ask for more "
+                f"than it can do; choose another target: {error}"
+            ) from None
         self._is_async: dict[str, bool] = {}
 
     def function(self, name: str) -> Any:
@@ -130,9 +164,12 @@ class Module:
     ) -> list[np.ndarray]:
         """Call a function by name on NumPy arrays; `dtypes` are those of its results."""
         keep: list[Any] = []
-        views = [borrow(self.allocator, a, keep) for a in arrays]
+        if self.home.is_host:
+            views = [borrow(self.allocator, a, keep) for a in arrays]
+        else:
+            views = [self.home.new(a) for a in arrays]
         found = self.call(self.function(name), views, len(dtypes))
-        return [contents(v, d).copy() for v, d in zip(found, dtypes, strict=True)]
+        return [self.home.read(v, d).copy() for v, d in zip(found, dtypes, strict=True)]
 
 
 def is_async(function: Any) -> bool:

@@ -14,16 +14,7 @@ from ..dialect.graph import Graph
 from ..errors import ArgumentError, DonationError
 from . import dispatch
 from .array import Array, Donation, Lease
-from .buffers import (
-    Import,
-    allocate,
-    allocate_arena,
-    can_borrow,
-    contents,
-    copy_to,
-    fill,
-    imported,
-)
+from .buffers import Import, can_borrow, copy_to, imported
 from .destinations import Destinations
 from .device import Module, invocation_error, is_async, place
 
@@ -48,6 +39,7 @@ class Executable:
     ) -> None:
         self._describe(graph, donated, is_static, place(module.driver))
         self.module = module
+        self.home = module.home
         self.places = places
         self.allocator = module.allocator
         self.invoke = module.context.invoke
@@ -62,7 +54,7 @@ class Executable:
         self.pools: dict[int, list[Any]] = {result: [] for result, _ in places}
         self.staging: dict[int, list[Any]] = {i: [] for i in range(len(self.inputs))}
         self.writes = bool(donated or places or is_static)
-        self.is_simple = not (self.is_async or self.writes)
+        self.is_simple = self.home.is_host and not (self.is_async or self.writes)
 
     def _describe(
         self, graph: Graph | FunctionGraph, donated: list[int], is_static: bool, device: str
@@ -128,19 +120,23 @@ class Executable:
         return Destinations(self.name, self.device, self.outputs, leaves, self.donated, out)
 
     def _run(self, leaves: Sequence[Any]) -> list[Array]:
-        """A call that needs nothing but its arguments, to its end."""
+        """A call that needs nothing but its arguments, to its end, where host and device share
+        their memory.
+        """
         given, found = iree.VmVariantList(len(leaves)), iree.VmVariantList(self.count)
         push, device, keep = given.push_ref, self.device, None
         for i, leaf in enumerate(leaves):
             if type(leaf) is Array:
                 view = leaf._view
-                if view is None or leaf._pending is not None or leaf.device != device:
-                    self.check_devices(leaves)
-                    view = leaf.block_until_ready().buffer_view()
-                push(view)
-            else:
-                keep = [] if keep is None else keep
-                push(self.taken(i, leaf, keep))
+                if view is not None and leaf._pending is None and leaf.device == device:
+                    push(view)
+                    continue
+                leaf = self.here(leaves)[i]
+                if type(leaf) is Array:
+                    push(leaf.block_until_ready().buffer_view())
+                    continue
+            keep = [] if keep is None else keep
+            push(self.taken(i, leaf, keep))
         if dispatch.is_forked:
             dispatch.check_process()
         try:
@@ -184,18 +180,37 @@ class Executable:
         keep.append(buffer)
         return view
 
-    def check_devices(self, leaves: Sequence[Any]) -> None:
-        """B18: raise where inputs are on several devices, or on another than the function's."""
+    def here(self, leaves: Sequence[Any]) -> Sequence[Any]:
+        """The leaves for a call; B18: raises where inputs are on several devices, or on another
+        than the function's. Those that nobody put where they are come over: the donated ones
+        themselves, of the others NumPy's copies.
+        """
         for leaf in leaves:
-            if type(leaf) is Array and leaf.device != self.device:
-                break
+            if type(leaf) is Array:
+                if leaf._source is not None:
+                    leaf._resolve()  # before, it is not known where it is
+                if leaf.device != self.device:
+                    break
         else:
-            return
-        placed = [
-            (name, leaf.device)
-            for name, leaf in zip(self.names, leaves, strict=True)
-            if isinstance(leaf, Array)
+            return leaves
+        self.check_devices(leaves)
+        for i in self.donated:
+            if isinstance(leaves[i], Array) and leaves[i].device != self.device:
+                leaves[i].move(self.device)
+        return [
+            x.numpy() if isinstance(x, Array) and x.device != self.device else x for x in leaves
         ]
+
+    def check_devices(self, leaves: Sequence[Any]) -> None:
+        """Raise for arrays that were put on another device."""
+        placed = []
+        for name, leaf in zip(self.names, leaves, strict=True):
+            if isinstance(leaf, Array):
+                leaf._resolve()
+                if not leaf._is_anywhere:
+                    placed.append((name, leaf.device))
+        if all(device == self.device for _, device in placed):
+            return
         first, on = placed[0]
         other = next(((name, device) for name, device in placed if device != on), None)
         got = f"'{first}' on {on}" + (f" and '{other[0]}' on {other[1]}" if other else "")
@@ -225,6 +240,9 @@ def in_place(about: dict[str, str]) -> set[int]:
 class Call:
     """One call: the memory it takes from pools and donated arrays, and where that goes after it."""
 
+    sent: Sequence[tuple[Any, np.ndarray]] = ()
+    """What is written to the device before the call, memory and elements."""
+
     def __init__(
         self, executable: Executable, leaves: Sequence[Any], out: Destinations | None
     ) -> None:
@@ -240,7 +258,7 @@ class Call:
 
     def perform(self) -> list[Any]:
         """The results, when the call has run or is submitted; the caller's arrays among them."""
-        self.executable.check_devices(self.leaves)
+        self.leaves = self.executable.here(self.leaves)
         try:
             found, pending = self._run()
         except BaseException:
@@ -269,7 +287,7 @@ class Call:
         for view, _ in places:
             given.push_ref(view)
         if e.is_static:
-            self.arena = _pop(e.arenas) or allocate_arena(e.allocator, e.arena_size)
+            self.arena = _pop(e.arenas) or e.home.allocate_arena(e.arena_size)
             given.push_ref(self.arena)
         returned = iree.VmVariantList(e.count)
         pending = self._invoke(given, returned)
@@ -284,6 +302,8 @@ class Call:
 
     def _invoke(self, given: Any, returned: Any) -> dispatch.Pending | None:
         e = self.executable
+        if self.sent:
+            e.home.write(self.sent)
         if not e.is_async:
             for call in self.after:
                 call.wait()
@@ -305,8 +325,9 @@ class Call:
         if e.donated:
             e.check_donated(self.leaves)
         for i in e.donated:
-            if isinstance(self.leaves[i], Array):
-                self.donations[i] = self.leaves[i].give_up()
+            leaf = self.leaves[i]
+            if isinstance(leaf, Array):
+                self.donations[i] = leaf.give_up()
 
     def _argument(
         self, i: int, leaf: Any, overwritten: dict[int | None, tuple[Any, Lease | None]]
@@ -324,14 +345,17 @@ class Call:
             else:
                 overwritten[i] = self._new_place(e.result_of[i])
                 dispatch.settle()  # the host writes to memory out of a pool
-                old: Any = leaf if donation is None else contents(donation.view, leaf.dtype)
-                fill(overwritten[i][0], old)
+                if donation is None:
+                    self._send(overwritten[i][0], np.asarray(leaf))
+                else:
+                    e.home.copy(overwritten[i][0], donation.view)
             return overwritten[i][0]
         if donation is not None:
             return donation.view
         if isinstance(leaf, Array):
             return leaf.buffer_view()
-        if i in e.result_of or (e.is_static and not can_borrow(leaf)):
+        must_copy = e.is_static and not can_borrow(leaf)
+        if i in e.result_of or must_copy or not e.home.is_host:
             return self._staged(i, leaf)
         self.is_lent = self.is_lent or can_borrow(leaf)
         return e.taken(i, leaf, self.keep)
@@ -339,11 +363,22 @@ class Call:
     def _staged(self, i: int, leaf: np.ndarray) -> Any:
         """A copy of a NumPy argument, in memory that the call after this one uses again."""
         e = self.executable
-        pool = e.staging[i]
-        view = _pop(pool) or allocate(e.allocator, leaf.shape, leaf.dtype)
-        self.keep.append(Lease(view, pool))
-        fill(view, leaf)
+        if not e.inputs[i].is_static:
+            view = e.home.allocate(leaf.shape, e.inputs[i].dtype)
+            self.keep.append(view)
+        else:
+            pool = e.staging[i]
+            view = _pop(pool) or e.home.allocate(leaf.shape, e.inputs[i].dtype)
+            self.keep.append(Lease(view, pool))
+        self._send(view, leaf)
         return view
+
+    def _send(self, view: Any, array: np.ndarray) -> None:
+        """Write an argument to memory, at once or with all others before the call."""
+        if self.executable.home.is_host:
+            self.executable.home.write([(view, array)])
+        else:
+            self.sent = [*self.sent, (view, array)]
 
     def _place(self, result: int) -> tuple[Any, Lease | None]:
         """Memory for a result: the caller's, if that can be written to while inputs are read."""
@@ -353,7 +388,7 @@ class Call:
         if isinstance(array, Array):
             self.direct.add(result)
             return array.buffer_view(), array._lease
-        if not can_borrow(array):
+        if not (self.executable.home.is_host and can_borrow(array)):
             return self._new_place(result)
         self.direct.add(result)
         self.is_lent = True
@@ -364,7 +399,7 @@ class Call:
     def _new_place(self, result: int) -> tuple[Any, Lease]:
         e = self.executable
         spec, pool = e.outputs[result], e.pools[result]
-        view = _pop(pool) or allocate(e.allocator, spec.shape, spec.dtype)  # type: ignore[arg-type]
+        view = _pop(pool) or e.home.allocate(spec.shape, spec.dtype)  # type: ignore[arg-type]
         return view, Lease(view, pool)
 
     def _adopt(self, donation: Donation, pool: list[Any]) -> None:

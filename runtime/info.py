@@ -10,7 +10,8 @@ import numpy as np
 from ..dialect.datatypes import STANDARD, isdtype
 from ..dialect.types import float32, int32
 from ..errors import ArgumentError
-from .device import PLACES
+from .device import PLACES, place
+from .present import devices
 
 
 class Info:
@@ -26,8 +27,9 @@ class Info:
         return "cpu"
 
     def devices(self) -> list[str]:
-        """Where arrays can be."""
-        return sorted(set(PLACES.values()))
+        """Where arrays can be on this machine."""
+        others = [place(d) for d, found in devices().items() if found and d not in PLACES]
+        return [*sorted(set(PLACES.values())), *others]
 
     def default_dtypes(self, *, device: Any = None) -> dict[str, np.dtype]:
         """What Python numbers and positions become; there are no complex numbers."""
@@ -42,8 +44,10 @@ class Info:
 
 def check_device(device: Any) -> None:
     """ArgumentError for what is no device."""
+    if device is None or device in PLACES.values():  # others are looked for
+        return
     known = Info().devices()
-    if device is not None and device not in known:
+    if device not in known:
         raise ArgumentError(f"expected a device out of {', '.join(known)}, got {device!r}")
 
 

@@ -124,7 +124,7 @@ class ReferenceExecutable(Executable):
     def __call__(self, leaves: Sequence[Any], out: Sequence[Any] | None = None) -> Any:
         """As an Executable; results are copied to `out`."""
         destinations = self.destinations(leaves, out)
-        self.check_devices(leaves)
+        leaves = self.here(leaves)
         if self.donated:
             self.check_donated(leaves)
             dispatch.settle()  # calls that read what is given up

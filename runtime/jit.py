@@ -31,7 +31,7 @@ from ..lowering.target import Target
 from . import dispatch
 from .array import Array
 from .buffers import ALIGNMENT, allocate, contents, copy_in
-from .device import device, disagreement
+from .device import disagreement, home
 from .device import place as place_of
 from .executable import Executable
 
@@ -250,7 +250,8 @@ class JitExecutable(Executable):
     ) -> None:
         self._describe(graph, donated, is_static, place_of(target.driver))
         self.in_place: set[int] = set()
-        self.allocator = device(target.driver).allocator
+        self.home = home(target.driver)
+        self.allocator = self.home.allocator
         lowered, _ = pipeline.lower(graph.module, target, remat)
         self.module = JitModule(lowered, graph.name)
         self.function = self.module.functions[graph.name]
@@ -258,7 +259,7 @@ class JitExecutable(Executable):
     def __call__(self, leaves: Sequence[Any], out: Sequence[Any] | None = None) -> Any:
         """As an Executable; results are computed elsewhere and copied to `out`."""
         destinations = self.destinations(leaves, out)
-        self.check_devices(leaves)
+        leaves = self.here(leaves)
         if self.donated:
             self.check_donated(leaves)
             dispatch.settle()  # calls that read what is overwritten

@@ -21,6 +21,7 @@ from ..lowering.target import target as find_target
 from . import array as arrays_of
 from .array import Array
 from .binding import bind
+from .device import PLACES
 from .nodes import (
     Node,
     Ref,
@@ -94,8 +95,10 @@ def _operand(queue: "Queue | None", array: Array) -> Any:
         if source.result is None and source.node.owner is queue:
             return source.node, source.index
         array._resolve()  # another thread's, or known by now
-    if array._value is not None and array.nbytes >= MOVED and find_target(where).ladder:
-        array.buffer_view()
+    if array._value is not None and array.nbytes >= MOVED:
+        target = find_target(where)
+        if target.ladder and target.driver in PLACES:
+            array.buffer_view()
     return held(array)
 
 
@@ -151,7 +154,7 @@ def settle(array: Array, value: Value) -> None:
     result = value.result
     assert result is not None
     array._lease, array._pending, array._owner = result._lease, result._pending, result._owner
-    array.device = result.device
+    array.device, array._is_anywhere = result.device, result._is_anywhere
     array._view, array._value = result._view, result._value
     array._source = None
 
@@ -181,7 +184,10 @@ def run(nodes: Sequence[Node], outputs: Sequence[Ref], target: str) -> list[Arra
         _executables[key] = found
     if isinstance(found, CompileError):
         raise found.with_traceback(None)
-    return list(found(leaves))
+    results = list(found(leaves))
+    for array in results:  # it is the setting that says where they are, for now
+        array._is_anywhere = True
+    return results
 
 
 def _compiled(

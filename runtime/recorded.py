@@ -14,7 +14,6 @@ from ..errors import ArgumentError, GradientError
 from ..lowering.marks import ADD, NULL
 from . import dispatch
 from .array import Array, of_value
-from .buffers import copy_in
 from .destinations import check_free
 from .executable import Executable
 from .interpreted import ReferenceExecutable
@@ -71,7 +70,7 @@ class Differentiable:
         dtype = array.dtype.newbyteorder("=") if not array.dtype.isnative else array.dtype
         if isinstance(self.forward, ReferenceExecutable):
             return of_value(np.array(array, dtype))
-        view = copy_in(self.forward.allocator, array)
+        view = self.forward.home.new(array)
         return Array(view, array.shape, dtype, None, self.forward.device)
 
 
@@ -135,6 +134,12 @@ class Pullback:
         totals = [places[i] for i in recording.added]
         start = len(kept) + len(cts)
         given = list(totals)
+        for total in totals:
+            if isinstance(total, Array):
+                total._resolve()
+                if total.device != of.backward.device:
+                    of.backward.check_devices([*kept, *cts, *totals])
+                    total.move(of.backward.device)
         held = [(t.buffer_view(), t._lease) if isinstance(t, Array) else None for t in totals]
         for n, total in enumerate(totals):  # donated only where the sum comes in the same memory
             if isinstance(total, Array) and start + n not in of.backward.in_place:
@@ -244,12 +249,12 @@ def _put_back(total: Array, held: Any, result: Array) -> None:
         total.take_over(result)
     else:  # NumPy reads the array, so that the result was computed elsewhere
         total._view, total._lease = held
-        total.assign(result.numpy())
+        total.assign(result)
 
 
 def _write(place: Any, gradient: Array) -> None:
     if isinstance(place, Array):
-        place.assign(gradient.numpy())
+        place.assign(gradient)
     else:
         dispatch.settle()  # nobody reads what was there before
         np.copyto(place, gradient.numpy())

@@ -191,7 +191,7 @@ def test_inspection() -> None:
     assert set(info.dtypes()) == set(DTYPES)
     assert set(info.dtypes(kind=("bool", "real floating"))) == {"bool", "float32", "float64"}
     assert info.dtypes(kind="complex floating") == {}
-    with pytest.raises(ArgumentError, match="expected a device out of cpu, got 'moon'"):
+    with pytest.raises(ArgumentError, match=r"expected a device out of cpu.*, got 'moon'"):
         info.dtypes(device="moon")
 
 
@@ -199,7 +199,7 @@ def test_devices() -> None:
     x = go.zeros(3, device="cpu")
     assert x.to_device("cpu") is x and x.device == go.__array_namespace_info__().default_device()
     for call in (lambda: go.ones(2, device="moon"), lambda: x.to_device("moon")):
-        with pytest.raises(ArgumentError, match="expected a device out of cpu, got 'moon'"):
+        with pytest.raises(ArgumentError, match=r"expected a device out of cpu.*, got 'moon'"):
             call()
     with pytest.raises(ArgumentError, match="to_device expected no stream, got 3"):
         x.to_device("cpu", stream=3)
@@ -235,5 +235,5 @@ def test_dlpack() -> None:
     assert shared.tolist() == [3] * 8 and copied.tolist() == [0] * 8
     with pytest.raises(ArgumentError, match="contiguous and aligned to 64 bytes for copy=False"):
         go.from_dlpack(part[1:], copy=False)
-    with pytest.raises(ArgumentError, match="expected a device out of cpu, got 'moon'"):
+    with pytest.raises(ArgumentError, match=r"expected a device out of cpu.*, got 'moon'"):
         go.from_dlpack(part, device="moon")

@@ -17,8 +17,10 @@ import rich.console
 from ..dialect.graph import trace
 from ..lowering import pipeline
 from ..lowering.bufferize import mark_donated
+from ..runtime.present import find_target
 from ..runtime.profile import BY
 from . import bench_eager
+from .bench_compile import compile_row, is_good
 from .bench_memory import STEPS, memory_row
 from .workloads import WORKLOADS, train_step
 
@@ -113,6 +115,19 @@ def _profile(options: argparse.Namespace) -> int:
     return 0
 
 
+def _compile_only(
+    names: list[str], options: argparse.Namespace, progress: rich.console.Console
+) -> int:
+    """Print a line for each workload that is compiled; 1 where one is not."""
+    where, sizes, failed = find_target(options.target), dict(map(_size, options.size)), False
+    for name in names:
+        with progress.status(f"{name}: compiling for {where.name}"):
+            row = compile_row(name, where, sizes)
+        print(json.dumps(row), flush=True)
+        failed |= not is_good(row)
+    return int(failed)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """The command; returns its exit status."""
     parser = argparse.ArgumentParser(
@@ -140,7 +155,8 @@ def main(arguments: list[str] | None = None) -> int:
     budget = "with --memory, compute values anew to stay in this: bytes, 12MiB, or a fraction (0.5)"
     parser.add_argument("--memory-budget", type=_budget, metavar="BUDGET", help=budget)
     size = (
-        "with --emit-mlir, --memory and --profile, a size of the workload, as layers=48; repeatable"
+        "with --emit-mlir, --memory, --profile and --compile-only, a size of the workload, as "
+        "layers=48; repeatable"
     )
     parser.add_argument("--size", action="append", default=[], metavar="NAME=N", help=size)
     profile = "print where the time of a workload's step goes, by op and source line"
@@ -150,6 +166,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--json", action="store_true", help="with --profile and --eager, rows as JSON"
     )
+    only = "compile the steps, which the target need not run here, assemble PTX, and time nothing"
+    parser.add_argument("--compile-only", action="store_true", help=only)
     eager = "time eager ops of NumPy, gradopt, and JAX and PyTorch if they are installed"
     parser.add_argument("--eager", action="store_true", help=eager)
     bench_eager.add_arguments(parser)
@@ -173,6 +191,8 @@ def main(arguments: list[str] | None = None) -> int:
         if name not in WORKLOADS:
             parser.error(f"--workloads expected names out of {every}, got '{name}'")
     progress = rich.console.Console(stderr=True)
+    if options.compile_only:
+        return _compile_only(names, options, progress)
     for name in names:
         if options.memory:
             with progress.status(f"{name}: compiling, then {STEPS} steps"):

@@ -18,7 +18,6 @@ import rich.progress
 from ..dialect.base import OPS
 from ..dialect.types import DTYPES, as_dtype
 from ..errors import GradoptError
-from ..lowering import target_cuda
 from ..lowering.target import Target, families
 from ..op_cases import FAMILIES
 from ..op_cases.rows import Row, rows
@@ -163,8 +162,7 @@ def _plan(options: argparse.Namespace, where: Target) -> tuple[Plan, str]:
             f"--assemble expected a CUDA target that is only compiled for, got '{where.name}'"
         )
     if where.family == "cuda" and only and not asked:
-        least = target_cuda.architecture(where)
-        asked = tuple(a for a in ptxas.ARCHITECTURES if int(a[3:]) >= least) or (f"sm_{least}",)
+        asked = tuple(ptxas.architectures(where))
     if asked and not ptxas.ptxas():
         missing_tool = f"--assemble expected ptxas, found none; pip install {ptxas.PACKAGE}"
         if options.assemble:

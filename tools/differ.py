@@ -125,7 +125,7 @@ def _only(module: ir.Module, name: str) -> str:
 def _python(module: str, attribute: str, arrays: list[np.ndarray]) -> Program:
     sys.path.insert(0, "")
     try:
-        fn = importlib.import_module(module)
+        fn: Any = importlib.import_module(module)
         for part in attribute.split("."):
             fn = getattr(fn, part)
     except (ImportError, AttributeError) as error:

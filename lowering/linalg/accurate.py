@@ -5,24 +5,25 @@ whole range.
 IREE's float64 has no sin, cos, tan, tanh, atan, log2, log10, cbrt, erf or atan2 (no math library is
 linked), its expm1 and log1p lose all digits near 0; in float32 its sin and cos leave [-1, 1] for
 large arguments, sinh, asinh and atanh lose small ones, pow gives NaN for x^0 at x <= 0, atan2 at
-the origin. What is not cheap is computed in float64 and rounded.
+the origin. What is not cheap is computed in float64 and rounded; where the target has no float64,
+in float32 (singles.py) or in pairs of them (pairs.py).
 """
 
 import math as pymath
 
 from ...dialect.types import float64, int64
+from . import singles
+from .angles import pair_sine_cosine
+from .pairs import Pair, identity, in_double, is_single, pair
 from .scalar import (
     Scalar,
     absolute,
     bitcast,
     convert,
     copysign,
-    exp,
     floor,
     fma,
-    in_double,
     is_nan,
-    log,
     maximum,
     minimum,
     polynomial,
@@ -30,7 +31,9 @@ from .scalar import (
     select,
     sqrt,
 )
+from .scalar import exp as plain_exp
 from .scalar import expm1 as plain_expm1
+from .scalar import log as plain_log
 from .scalar import log1p as plain_log1p
 from .scalar import tanh as plain_tanh
 
@@ -41,10 +44,20 @@ LN2 = pymath.log(2)
 # --- exponentials and logarithms ------------------------------------------------------------------
 
 
+def exp(x: Scalar) -> Scalar:
+    return singles.exp(x) if is_single(x) else plain_exp(x)
+
+
+def log(x: Scalar) -> Scalar:
+    return singles.log(x) if is_single(x) else plain_log(x)
+
+
 def log1p(x: Scalar) -> Scalar:
     """In float64 by Kahan: with u = 1 + x rounded, log(u) x / (u - 1) has the rounding error of u
     cancel.
     """
+    if is_single(x):
+        return singles.log1p(x)
     if x.dtype != float64:
         return plain_log1p(x)
     u = x + 1.0
@@ -53,6 +66,8 @@ def log1p(x: Scalar) -> Scalar:
 
 def expm1(x: Scalar) -> Scalar:
     """In float64 by Kahan: with u = e^x rounded, (u - 1) x / log(u)."""
+    if is_single(x):
+        return singles.expm1(x)
     if x.dtype != float64:
         return plain_expm1(x)
     u = exp(x)
@@ -65,6 +80,8 @@ def exp2(x: Scalar) -> Scalar:
     """2^x = 2^n e^(f ln 2), n the nearest whole number to x, f the rest. 2^n is made of bits, in
     two halves for its range.
     """
+    if isinstance(x, Pair):
+        return exp(x * LN2)
     clamped = minimum(maximum(x, -1200.0), 1100.0)
     n = round_even(clamped)
     half = floor(n * 0.5)
@@ -81,8 +98,10 @@ def power_of_two(n: Scalar) -> Scalar:
 @in_double
 def log2(x: Scalar) -> Scalar:
     """ln x / ln 2, exact for powers of two: the exponent is split off, but near 1, where it would
-    cancel.
+    cancel. In pairs the logarithm does so itself.
     """
+    if isinstance(x, Pair):
+        return log(x) * (1 / LN2)
     bits = bitcast(x, int64)
     exponent = convert(((bits >> 52) & 0x7FF) - 1023, float64)
     mantissa = bitcast((bits & 0x000FFFFFFFFFFFFF) | 0x3FF0000000000000, float64)
@@ -97,10 +116,10 @@ def log10(x: Scalar) -> Scalar:
 
 @in_double
 def cbrt(x: Scalar) -> Scalar:
-    """e^(ln |x| / 3), with one Newton step, under x's sign."""
+    """e^(ln |x| / 3), with one Newton step, under x's sign; in pairs the step would lose digits."""
     a = absolute(x)
     y = exp(log(a) * (1 / 3))
-    refined = y - (y * y * y - a) / (3.0 * y * y)
+    refined = y if isinstance(x, Pair) else y - (y * y * y - a) / (3.0 * y * y)
     return copysign(select((a == 0.0) | (a == INFINITY), a, refined), x)
 
 
@@ -142,8 +161,10 @@ COS_COEFFICIENTS = (
 
 def sine_cosine(x: Scalar) -> tuple[Scalar, Scalar]:
     """sin x and cos x in float64 for |x| < 2^52; NaN beyond, where the number of quarter turns is
-    no longer known exactly.
+    no longer known exactly. In pairs for all x.
     """
+    if isinstance(x, Pair):
+        return pair_sine_cosine(x)
     x = select(absolute(x) < 2.0**52, x, NAN)
     k = round_even(x * (2 / pymath.pi))
     r = x
@@ -158,7 +179,7 @@ def sine_cosine(x: Scalar) -> tuple[Scalar, Scalar]:
     return select(quadrant >= 2.0, -a, a), select((quadrant == 1.0) | (quadrant == 2.0), -b, b)
 
 
-@in_double
+@in_double(near_zero=identity)
 def sin(x: Scalar) -> Scalar:
     return select(x == 0.0, x, sine_cosine(x)[0])
 
@@ -168,7 +189,7 @@ def cos(x: Scalar) -> Scalar:
     return sine_cosine(x)[1]
 
 
-@in_double
+@in_double(near_zero=identity)
 def tan(x: Scalar) -> Scalar:
     s, c = sine_cosine(x)
     return select(x == 0.0, x, s / c)
@@ -192,7 +213,7 @@ ATAN_DENOMINATOR = (
 """Rational approximation on [0, 0.66] of Moshier's Cephes, atan.c (1989)."""
 
 
-@in_double
+@in_double(near_zero=identity)
 def atan(x: Scalar) -> Scalar:
     """By atan(a) = pi/2 - atan(1/a) for a > 1 + sqrt 2, and pi/4 + atan((a - 1) / (a + 1)) for a >
     0.66.
@@ -211,7 +232,7 @@ def atan(x: Scalar) -> Scalar:
     return copysign(offset + (reduced * tail + reduced + correction), x)
 
 
-@in_double
+@in_double(near_zero=identity)
 def asin(x: Scalar) -> Scalar:
     return atan(x / sqrt((1.0 - x) * (1.0 + x)))
 
@@ -221,8 +242,7 @@ def acos(x: Scalar) -> Scalar:
     return 2.0 * atan(sqrt((1.0 - x) / (1.0 + x)))
 
 
-@in_double
-def atan2(y: Scalar, x: Scalar) -> Scalar:
+def angle(y: Scalar, x: Scalar) -> Scalar:
     """The angle of the smaller over the larger side, moved to its octant."""
     a, b = absolute(x), absolute(y)
     small, large = minimum(a, b), maximum(a, b)
@@ -231,6 +251,19 @@ def atan2(y: Scalar, x: Scalar) -> Scalar:
     angle = select(b > a, pymath.pi / 2 - angle, angle)
     angle = select(copysign(x.constant(1.0), x) < 0.0, pymath.pi - angle, angle)
     return copysign(angle, y)
+
+
+def scaled_angle(y: Scalar, x: Scalar) -> Scalar:
+    """The same of float32 in pairs, with no small parts that could be lost."""
+    a, b = absolute(x), absolute(y)
+    scale = select(maximum(a, b) < 2.0**-60, x.constant(2.0**100), 1.0)
+    found = angle(pair(y * scale), pair(x * scale)).rounded()
+    return select((b < a * 2.0**-40) & (x > 0.0), y / x, found)
+
+
+@in_double(single=scaled_angle)
+def atan2(y: Scalar, x: Scalar) -> Scalar:
+    return angle(y, x)
 
 
 # --- hyperbolic functions -------------------------------------------------------------------------
@@ -258,6 +291,8 @@ def cosh(x: Scalar) -> Scalar:
 
 def tanh(x: Scalar) -> Scalar:
     """In float64 -t / (t + 2) with t = e^(-2 |x|) - 1."""
+    if is_single(x):
+        return singles.tanh(x)
     if x.dtype != float64:
         return plain_tanh(x)
     t = expm1(-2.0 * absolute(x))
@@ -300,6 +335,8 @@ def fmod(x: Scalar, y: Scalar) -> Scalar:
     y, each exact and 2^52 times smaller than the one before, so that quotients below 2^150 are
     done after three; NaN beyond.
     """
+    if is_single(x):
+        return singles.fmod(x, y)
     if x.dtype != float64:
         return x % y
     a, b = absolute(x), absolute(y)

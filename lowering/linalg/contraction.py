@@ -114,7 +114,8 @@ def _set_apart(x: ir.Value) -> ir.Value:
 
     With data tiling, IREE 3.13 gives wrong numbers, in all batches but the first, where an operand
     [batch, rows, columns] is computed from something without columns (one number a row, as in
-    softmax) and the rows are no multiple of the tile's.
+    softmax), or has axes moved so that batch and rows stay side by side, and the rows are no
+    multiple of the tile's: it packs them as if the rows of all batches were one run.
     """
     rows = build.static_shape(x)[1]
     if rows != DYNAMIC and rows % TILE == 0:
@@ -122,10 +123,11 @@ def _set_apart(x: ir.Value) -> ir.Value:
     source = x
     while not isinstance(source.owner, ir.Block) and source.owner.name in RESHAPES:
         source = source.owner.operands[0]
-    computed = not isinstance(source.owner, ir.Block) and source.owner.name == "linalg.generic"
+    computed = not isinstance(source.owner, ir.Block) and source.owner.name in COMPUTED
     return build.fusion_barrier(x) if computed else x
 
 
+COMPUTED = ("linalg.generic", "linalg.transpose")
 RESHAPES = ("tensor.collapse_shape", "tensor.expand_shape", "tensor.cast")
 
 

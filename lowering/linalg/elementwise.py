@@ -138,10 +138,10 @@ body(tr.SqrtOp)(scalar.sqrt)
 body(tr.RsqrtOp)(scalar.rsqrt)
 body(tr.CbrtOp)(accurate.cbrt)
 body(tr.ReciprocalOp)(lambda x: 1 / x)
-body(tr.ExpOp)(scalar.exp)
+body(tr.ExpOp)(accurate.exp)
 body(tr.Expm1Op)(accurate.expm1)
 body(tr.Exp2Op)(accurate.exp2)
-body(tr.LogOp)(scalar.log)
+body(tr.LogOp)(accurate.log)
 body(tr.Log1pOp)(accurate.log1p)
 body(tr.Log2Op)(accurate.log2)
 body(tr.Log10Op)(accurate.log10)
@@ -188,18 +188,18 @@ def power(x: Scalar, y: Scalar) -> Scalar:
 def logaddexp(x: Scalar, y: Scalar) -> Scalar:
     """max + log1p(e^-|x - y|); equal infinities, whose difference is NaN, give themselves"""
     top, gap = maximum(x, y), absolute(x - y)
-    return select(absolute(top) == pymath.inf, top, top + accurate.log1p(scalar.exp(-gap)))
+    return select(absolute(top) == pymath.inf, top, top + accurate.log1p(accurate.exp(-gap)))
 
 
 # --- activations ----------------------------------------------------------------------------------
 
 
 def sigmoid(x: Scalar) -> Scalar:
-    return 1 / (1 + scalar.exp(-x))
+    return 1 / (1 + accurate.exp(-x))
 
 
 def softplus(x: Scalar) -> Scalar:
-    return maximum(x, 0) + accurate.log1p(scalar.exp(-absolute(x)))
+    return maximum(x, 0) + accurate.log1p(accurate.exp(-absolute(x)))
 
 
 def expm1_below_zero(x: Scalar) -> Scalar:

@@ -83,7 +83,7 @@ def squareplus(x: Scalar, b: float) -> Scalar:
 
 @body(entropy.XlogyOp)
 def xlogy(x: Scalar, y: Scalar) -> Scalar:
-    return select((x == 0) & ~scalar.is_nan(y), 0, x * scalar.log(y))
+    return select((x == 0) & ~scalar.is_nan(y), 0, x * accurate.log(y))
 
 
 @body(entropy.Xlog1pyOp)
@@ -93,7 +93,7 @@ def xlog1py(x: Scalar, y: Scalar) -> Scalar:
 
 @body(entropy.EntrOp)
 def entr(x: Scalar) -> Scalar:
-    below = select(x < 0, x.constant(-pymath.inf), -(x * scalar.log(x)))
+    below = select(x < 0, x.constant(-pymath.inf), -(x * accurate.log(x)))
     return select(x == 0, 0, below)
 
 
@@ -102,7 +102,7 @@ def logit(x: Scalar) -> Scalar:
     """Near 1/2, where the quotient is near 1, by log1p of what it differs by"""
     middle = absolute(x - 0.5) < 0.25
     difference = (2 * x - 1) / (1 - x)
-    return select(middle, accurate.log1p(select(middle, difference, 0)), scalar.log(x / (1 - x)))
+    return select(middle, accurate.log1p(select(middle, difference, 0)), accurate.log(x / (1 - x)))
 
 
 @body(entropy.SincOp)

@@ -45,11 +45,36 @@ class Scalar:
             else "signed"
         )
 
+    def apply(self, op: Callable[..., ir.Value], *others: Any) -> "Scalar":
+        """An op on this and other numbers of its type."""
+        return Scalar(op(self.value, *(self.constant(x).value for x in others)), self.dtype)
+
+    def chosen(self, condition: "Scalar", other: Any) -> "Scalar":
+        """This number where `condition` holds, else the other."""
+        return Scalar(
+            arith.select(condition.value, self.value, self.constant(other).value), self.dtype
+        )
+
+    def is_nan(self) -> "Scalar":
+        return Scalar(arith.cmpf(arith.CmpFPredicate.UNO, self.value, self.value), bool_)
+
+    def polynomial(self, coefficients: Sequence[float]) -> "Scalar":
+        """Horner's rule, highest coefficient first."""
+        result = self.constant(coefficients[0])
+        for c in coefficients[1:]:
+            result = result * self + c
+        return result
+
+    def rounded(self) -> "Scalar":
+        """As a single MLIR value, where it is more than that."""
+        return self
+
     def _binary(
         self, other: Any, floating: Callable, signed: Callable, unsigned: Callable
     ) -> "Scalar":
-        op = {"float": floating, "signed": signed, "unsigned": unsigned}[self.kind]
-        return Scalar(op(self.value, self.constant(other).value), self.dtype)
+        return self.apply(
+            {"float": floating, "signed": signed, "unsigned": unsigned}[self.kind], other
+        )
 
     def __add__(self, other: Any) -> "Scalar":
         return self._binary(other, arith.addf, arith.addi, arith.addi)
@@ -77,7 +102,7 @@ class Scalar:
 
     def __neg__(self) -> "Scalar":
         return (
-            Scalar(arith.negf(self.value), self.dtype)
+            self.apply(arith.negf)
             if self.kind == "float"
             else self.constant(0) - self
         )
@@ -135,7 +160,7 @@ class Scalar:
 
 
 def _unary(op: Callable[[ir.Value], ir.Value]) -> Callable[[Scalar], Scalar]:
-    return lambda x: Scalar(op(x.value), x.dtype)
+    return lambda x: x.apply(op)
 
 
 floor, ceil, trunc, sqrt, rsqrt = map(
@@ -167,17 +192,17 @@ def _is_constant(x: Scalar) -> bool:
 
 def absolute(x: Scalar) -> Scalar:
     if x.kind == "float":
-        return Scalar(math.absf(x.value), x.dtype)
+        return x.apply(math.absf)
     return x if x.kind == "unsigned" else select(x < 0, -x, x)
 
 
 def copysign(x: Scalar, y: Scalar) -> Scalar:
-    return Scalar(math.copysign(x.value, y.value), x.dtype)
+    return x.apply(math.copysign, y)
 
 
 def fma(a: Scalar, b: Any, c: Any) -> Scalar:
     """a * b + c, rounded once."""
-    return Scalar(math.fma(a.value, a.constant(b).value, a.constant(c).value), a.dtype)
+    return a.apply(math.fma, b, c)
 
 
 def maximum(x: Scalar, y: Any) -> Scalar:
@@ -192,8 +217,7 @@ def minimum(x: Scalar, y: Any) -> Scalar:
 
 def select(condition: Scalar, on_true: Any, on_false: Any) -> Scalar:
     like = on_true if isinstance(on_true, Scalar) else on_false
-    on_true, on_false = like.constant(on_true), like.constant(on_false)
-    return Scalar(arith.select(condition.value, on_true.value, on_false.value), like.dtype)
+    return like.constant(on_true).chosen(condition, on_false)
 
 
 def shift_right_logical(x: Scalar, amount: Scalar) -> Scalar:
@@ -202,15 +226,12 @@ def shift_right_logical(x: Scalar, amount: Scalar) -> Scalar:
 
 
 def is_nan(x: Scalar) -> Scalar:
-    return Scalar(arith.cmpf(arith.CmpFPredicate.UNO, x.value, x.value), bool_)
+    return x.is_nan()
 
 
 def polynomial(x: Scalar, coefficients: Sequence[float]) -> Scalar:
     """Horner's rule, highest coefficient first."""
-    result = x.constant(coefficients[0])
-    for c in coefficients[1:]:
-        result = result * x + c
-    return result
+    return x.polynomial(coefficients)
 
 
 # --- element types --------------------------------------------------------------------------------
@@ -219,17 +240,6 @@ def polynomial(x: Scalar, coefficients: Sequence[float]) -> Scalar:
 def widened(x: Scalar) -> Scalar:
     """A 16-bit float in float32; others as they are."""
     return convert(x, float32) if is_narrow(x.dtype) else x
-
-
-def in_double(function: Callable[..., Scalar]) -> Callable[..., Scalar]:
-    """`function` evaluated in float64 and rounded to the operands' type."""
-
-    def wrapped(*operands: Scalar, **attributes: Any) -> Scalar:
-        return convert(
-            function(*(convert(x, float64) for x in operands), **attributes), operands[0].dtype
-        )
-
-    return wrapped
 
 
 def bitcast(x: Scalar, dtype: np.dtype) -> Scalar:
@@ -241,6 +251,9 @@ def convert(x: Scalar, dtype: np.dtype) -> Scalar:
     """Value conversion: floats to integers truncate and saturate (NaN to 0), numbers to booleans
     test for 0.
     """
+    if x.dtype == dtype:
+        return x
+    x = x.rounded()
     if x.dtype == dtype:
         return x
     if dtype == bool_:

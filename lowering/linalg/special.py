@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""Special functions, which IREE lacks or has only in float32: computed in float64 and rounded."""
+"""Special functions, which IREE lacks or has only in float32: computed in float64 and rounded;
+where the target has no float64, in float32 (singles.py) or in pairs of them (pairs.py).
+"""
 
 import math as pymath
 
@@ -8,16 +10,15 @@ import scipy.special
 
 from ...dialect.special import cotangent_derivative
 from ...dialect.types import float64, int64
-from .accurate import INFINITY, NAN, log1p, sine_cosine
+from . import singles
+from .accurate import INFINITY, NAN, exp, log, log1p, sine_cosine
+from .pairs import Pair, in_double
 from .scalar import (
     Scalar,
     absolute,
     bitcast,
     copysign,
-    exp,
     floor,
-    in_double,
-    log,
     polynomial,
     round_even,
     select,
@@ -126,12 +127,12 @@ def erf_parts(x: Scalar) -> tuple[Scalar, Scalar]:
     return value, rest
 
 
-@in_double
+@in_double(single=singles.erf)
 def erf(x: Scalar) -> Scalar:
     return copysign(erf_parts(x)[0], x)
 
 
-@in_double
+@in_double(single=singles.erfc)
 def erfc(x: Scalar) -> Scalar:
     value, rest = erf_parts(x)
     return select(x < 0.0, 1.0 + value, rest)
@@ -162,7 +163,7 @@ ERF_INV_TAIL = (
 """Single-precision start values of Giles, "Approximating the erfinv function" (2010)."""
 
 
-@in_double
+@in_double(single=singles.erf_inv)
 def erf_inv(x: Scalar) -> Scalar:
     """Giles' start value, then two Halley steps on erf(y) = |x|, taken on erfc where |x| is close
     to 1.
@@ -216,7 +217,7 @@ def lgamma_near_roots(x: Scalar) -> Scalar:
     return value - select(first, log1p(z), 0.0)
 
 
-@in_double
+@in_double(near_zero=lambda x: -log(absolute(x)))
 def lgamma(x: Scalar) -> Scalar:
     """Lanczos' series for x >= 1/2, Taylor's near the roots 1 and 2, else ln(pi / |sin pi x|) -
     lgamma(1 - x).
@@ -230,6 +231,8 @@ def lgamma(x: Scalar) -> Scalar:
     value = (z + 0.5) * (log(t) - 1.0) - 7.0 + (0.5 * pymath.log(2 * pymath.pi) + log(series))
     value = select(z < 1.5, lgamma_near_roots(z + 1.0), value)
     reflected = log(pymath.pi / absolute(sine_of_pi(x)[0])) - value
+    if isinstance(x, Pair):  # `value` may be infinite, too
+        reflected = select(x == floor(x), INFINITY, reflected)
     return select(absolute(x) == INFINITY, INFINITY, select(mirrored, reflected, value))
 
 
@@ -239,7 +242,7 @@ SHIFT = 10
 """Steps of the recurrence before the asymptotic series, which is then good to 1e-15."""
 
 
-@in_double
+@in_double(near_zero=lambda x: -1.0 / x)
 def digamma(x: Scalar) -> Scalar:
     """psi(z + 10) - sum of 1 / (z + k) with the asymptotic series; for x <= 0 psi(1 - x) - pi /
     tan(pi x).
