@@ -17,6 +17,7 @@ it is given and crashes on the rest, so everything is checked here first, and sa
 """
 
 import argparse
+import atexit
 import collections
 import contextlib
 import dataclasses
@@ -402,6 +403,7 @@ class _Gate:
         self._changed = threading.Condition()
         self._readers = self._waiting = 0
         self._is_writing = False
+        _gates.add(self)
 
     @contextlib.contextmanager
     def shared(self) -> Iterator[None]:
@@ -435,6 +437,26 @@ class _Gate:
                 with self._changed:
                     self._is_writing = False
                     self._changed.notify_all()
+
+    def close(self) -> None:
+        """Wait for who is in, and let nobody in any more."""
+        with self._changed:
+            self._waiting += 1
+            self._changed.wait_for(lambda: not (self._is_writing or self._readers))
+            self._is_writing = True
+
+
+@atexit.register
+def _finish() -> None:
+    """No thread is in IREE's code when the interpreter ends: it would be ended there, which aborts
+    the process.
+    """
+    if _shared.pid == os.getpid():
+        for gate in list(_gates):
+            gate.close()
+
+
+_gates: weakref.WeakSet[_Gate] = weakref.WeakSet()
 
 
 # --- the manifest ---------------------------------------------------------------------------------
@@ -1038,7 +1060,12 @@ class Model:
 
     def _perform(self, f: Function, data: list[np.ndarray]) -> dict[str, np.ndarray]:
         _check_process()
-        keep: list[Any] = []
+        with self._gate.alone() if f.changes else self._gate.shared():
+            keep: list[Any] = []
+            return self._run(f, self._data(f, data, keep), tuple(a.shape for a in data))
+
+    def _data(self, f: Function, data: list[np.ndarray], keep: list[Any]) -> list[Any]:
+        """The views of the caller's arrays, in their places among the inputs."""
         given = iter(data)
         views: list[Any] = []
         for i, entry in enumerate(f.signature.inputs):
@@ -1048,8 +1075,7 @@ class Model:
                 views.append(self._memory.put(next(given)))
             else:
                 views.append(self._memory.lend(next(given), keep))
-        with self._gate.alone() if f.changes else self._gate.shared():
-            return self._run(f, views, tuple(a.shape for a in data))
+        return views
 
     def _run(
         self, f: Function, views: list[Any], shapes: tuple[tuple[int, ...], ...]
@@ -1213,10 +1239,11 @@ class Model:
 
     # --- the state
 
-    def state(self) -> dict[str, np.ndarray]:
-        """Copies of the parameters and states by name, NumPy arrays."""
+    def state(self, constants: bool = False) -> dict[str, np.ndarray]:
+        """Copies of the parameters and states by name, NumPy arrays; of constants too if asked."""
+        _check_process()
         with self._gate.shared():
-            slots = self._changeable()
+            slots = self._slots if constants else self._changeable()
             for slot in slots.values():
                 if slot.view is None:
                     raise self._without_value("the state", slot)
@@ -1240,15 +1267,16 @@ class Model:
 
     def reset(self) -> None:
         """Put back the initial values, which are read from the artifact's folder again."""
-        views = self._initial()
+        _check_process()
         with self._gate.alone():
+            views = self._initial()
             for name, slot in self._slots.items():
                 slot.view, slot.lost = views.get(name), ""
 
     def _exchange(self, arrays: Mapping[str, np.ndarray]) -> None:
         _check_process()
-        views = {name: self._memory.put(array) for name, array in arrays.items()}
         with self._gate.alone():
+            views = {name: self._memory.put(array) for name, array in arrays.items()}
             for name, view in views.items():
                 self._slots[name].view, self._slots[name].lost = view, ""
 

@@ -3,7 +3,9 @@
 in place.
 """
 
+import functools
 import pathlib
+import tempfile
 from collections.abc import Sequence
 from typing import Any
 
@@ -63,6 +65,15 @@ def data(count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     return images.astype(np.float32), labels
 
 
+@functools.cache
+def shared() -> pathlib.Path:
+    """The artifact for all targets that run here, of a process; not to be changed."""
+    return write(pathlib.Path(_folder.name) / "digits")
+
+
+_folder = tempfile.TemporaryDirectory(prefix="gradopt-artifacts-")
+
+
 def write(
     folder: pathlib.Path, targets: Sequence[str] = TARGETS, is_open: bool = False, **options: Any
 ) -> pathlib.Path:
@@ -74,8 +85,9 @@ def write(
     images, labels = go.TensorSpec((batch, 8, 8, 1)), go.TensorSpec((batch,), "int32")
     functions = {
         "step": (step, (p, v, count, images, labels)),
-        "eval": (evaluate, (p, images, labels)),
         "infer": (infer, (p, go.TensorSpec((None, 8, 8, 1)))),
     }
+    if not is_open:
+        functions["eval"] = evaluate, (p, images, labels)
     state = {"v": v, "count": count}
     return go.export(folder, functions, {"p": p}, state=state, targets=targets, **options)

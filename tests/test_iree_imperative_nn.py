@@ -12,9 +12,8 @@ import gradopt as go
 import numpy as np
 import pytest
 import safetensors.numpy
-from gradopt import nn, optim
+from gradopt import deploy, nn, optim
 from gradopt.errors import GradientError
-from gradopt.runtime.artifact import Artifact
 
 from .test_nn import CASES, Case, trained
 
@@ -220,6 +219,8 @@ def test_export(tmp_path: pathlib.Path) -> None:
     with go.infer_mode():
         go.export(path, {"predict": (predict, (weights, images))}, {"weights": weights})
         want = step.net(X[:1])
-    (found,) = Artifact(path).call("predict", X[:1]).values()
+    (found,) = deploy.load(path).call("predict", X[:1]).values()
     np.testing.assert_allclose(found, want, rtol=1e-5)
-    assert "weights.layers.1.running_mean" in safetensors.numpy.load_file(f"{path}.safetensors")
+    assert "weights.layers.1.running_mean" in safetensors.numpy.load_file(
+        path / "weights.safetensors"
+    )
