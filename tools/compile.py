@@ -33,6 +33,10 @@ LOSSES, PREDICTIONS = ("loss",), ("infer", "predict")
 def main(argv: list[str] | None = None) -> int:
     """The command; returns its exit status."""
     options = parser().parse_args(argv)
+    try:
+        options.rule = _optimizer(options)
+    except ArtifactError as error:
+        return _fail(error, 2)
     is_python = python_source.is_place(options.input)
     source = Source(options.input, b"")
     try:
@@ -199,7 +203,7 @@ def _emitted(
     functions: Functions, options: argparse.Namespace
 ) -> tuple[list[Exported], dict[str, Any]]:
     """The functions that --emit asks for, and what they hold."""
-    rule = _optimizer(options)
+    rule = options.rule
     wants = set(options.emit)
     loss = infer = None
     if wants & {"loss", "grad", "step", "init"}:
