@@ -3,6 +3,7 @@
 replaced.
 """
 
+import io
 import json
 import pathlib
 import re
@@ -13,7 +14,9 @@ import numpy as np
 import pytest
 from gradopt import deploy
 from gradopt.dialect import optimizer, reference
+from gradopt.dialect.base import new_context
 from gradopt.dialect.graph import trace
+from gradopt.dialect.mlir import ir
 from gradopt.dialect.types import TensorSpec
 from gradopt.errors import ArtifactError
 from gradopt.lowering import pipeline
@@ -206,8 +209,24 @@ def test_compile_as_it_is(
         "loss(w:data, x:data) -> 0:result",
     ]
     assert capsys.readouterr().out == f"wrote {tmp_path}/a\n"
-    assert compile_tool.main([model]) == 0
-    assert (tmp_path / "model" / "manifest.json").exists()
+    code = io.BytesIO()
+    with new_context():
+        ir.Module.parse(MODEL).operation.write_bytecode(code)
+    (tmp_path / "code.mlirbc").write_bytes(code.getvalue())
+    assert compile_tool.main([str(tmp_path / "code.mlirbc")]) == 0
+    again = json.loads((tmp_path / "code" / "manifest.json").read_text())
+    assert again["functions"] == about["functions"]
+
+
+@pytest.mark.usefixtures("no_compiler")
+def test_compile_what_is_donated(tmp_path: pathlib.Path) -> None:
+    """An argument with gradopt.donated is held, and the result that takes it over its new value."""
+    donated = MODEL.replace('{gradopt.name = "w"}', '{gradopt.name = "w", gradopt.donated}', 1)
+    (tmp_path / "model.mlir").write_text(donated)
+    predict, loss = compiled(tmp_path / "a", str(tmp_path / "model.mlir"))["functions"]
+    assert signature(predict) == "predict(w:state, x:data) -> w:state"
+    assert signature(loss) == "loss(w:state, x:data) -> 0:result"
+    assert (predict["mode"], predict["storage"]) == ("train", [{"output": 0, "input": 0}])
 
 
 @pytest.mark.usefixtures("no_compiler")
