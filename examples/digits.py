@@ -137,7 +137,7 @@ def main() -> None:
     }
     begin = time.perf_counter()
     go.export(options.out, functions, targets=options.targets.split(","))
-    np.savez(options.out.with_suffix(".npz"), **arrays)
+    np.savez(options.out.with_suffix(".npz"), **arrays)  # type: ignore[arg-type]
     print(f"wrote {options.out} in {time.perf_counter() - begin:.1f} s")
 
 

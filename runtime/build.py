@@ -26,11 +26,12 @@ from ..lowering.target_fat import fat
 from . import cache, progress
 from .budget import settled
 from .compiler import compile_linalg, retire
-from .exported import CONSTANT, DATA, MODE, NAME, ROLE, Exported
+from .exported import CONSTANT, DATA, MODE, MODES, NAME, ROLE, Exported
 from .manifest import Storage
 from .signature import of_text
 
 FAT = "fat.vmfb"
+TRAIN = MODES[0]
 WITHOUT_PLACES = (
     "--iree-vm-bytecode-module-strip-source-map=true",
     "--iree-hal-executable-debug-level=0",
@@ -79,7 +80,8 @@ def part(exported: Exported, donate: bool, static_alloc: bool, remat: str = "") 
         _annotate(function, exported)
         mark_donated(function, _donated(exported) if donate else {})
         is_static = static_alloc and mark_static(function)
-        options = remat if any(map(_is_derived, symbols(module).values())) else ""
+        is_derived = any(map(_is_derived, symbols(module).values()))
+        options = remat if is_derived or exported.mode == TRAIN else ""
         return Part(graph.name, module, Storage(storage_of_results(function), is_static), options)
 
 
