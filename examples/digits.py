@@ -47,7 +47,6 @@ def make() -> tuple[nn.Module, optim.Optimizer]:
         nn.BatchNorm(32),
         go.relu,
         nn.Flatten(),
-        nn.Dropout(0.2),
         nn.Dense(512, 10),
     )
     return net, optim.SGD(net, LEARNING_RATE, momentum=MOMENTUM)
