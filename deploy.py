@@ -1239,11 +1239,11 @@ class Model:
 
     # --- the state
 
-    def state(self) -> dict[str, np.ndarray]:
-        """Copies of the parameters and states by name, NumPy arrays."""
+    def state(self, constants: bool = False) -> dict[str, np.ndarray]:
+        """Copies of the parameters and states by name, NumPy arrays; of constants too if asked."""
         _check_process()
         with self._gate.shared():
-            slots = self._changeable()
+            slots = self._slots if constants else self._changeable()
             for slot in slots.values():
                 if slot.view is None:
                     raise self._without_value("the state", slot)

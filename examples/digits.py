@@ -47,7 +47,6 @@ def make() -> tuple[nn.Module, optim.Optimizer]:
         nn.BatchNorm(32),
         go.relu,
         nn.Flatten(),
-        nn.Dropout(0.2),
         nn.Dense(512, 10),
     )
     return net, optim.SGD(net, LEARNING_RATE, momentum=MOMENTUM)
@@ -137,7 +136,7 @@ def main() -> None:
     }
     begin = time.perf_counter()
     go.export(options.out, functions, targets=options.targets.split(","))
-    np.savez(options.out.with_suffix(".npz"), **arrays)
+    np.savez(options.out.with_suffix(".npz"), **arrays)  # type: ignore[arg-type]
     print(f"wrote {options.out} in {time.perf_counter() - begin:.1f} s")
 
 

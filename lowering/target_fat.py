@@ -24,8 +24,9 @@ OF_ONE_FAMILY = (
 
 
 def fat(targets: Sequence[Target]) -> Target:
-    """The targets as one, called by all their names. Raises CompileError for two of one kind of
-    device: they would be the same to IREE, which takes the first.
+    """The targets as one, called by all their names, which can do what all of them can. Raises
+    CompileError for two of one kind of device: they would be the same to IREE, which takes the
+    first.
     """
     kinds = [_device(t) for t in targets]
     if twice := next((k for k in kinds if kinds.count(k) > 1), None):
@@ -45,6 +46,9 @@ def fat(targets: Sequence[Target]) -> Target:
         "",
         _joined([t.flags for t in targets]),
         tuple(ladder),
+        tuple(d for d in targets[0].dtypes if all(d in t.dtypes for t in targets)),
+        tuple(refused for t in targets for refused in t.refusals),
+        is_spirv=any(t.is_spirv for t in targets),
         is_host=any(t.is_host for t in targets),
     )
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from ..dialect import creation
 from ..dialect.types import TensorSpec, as_dtype, float32, is_float, is_narrow
-from ..errors import OpError
+from ..errors import OpError, TraceError
 from ..runtime import generator
 from ..runtime.array import Array, of_value
 
@@ -172,7 +172,15 @@ def orthogonal(gain: float = 1.0) -> Initializer:
         columns = spec.extents[-1]
         rows = math.prod(spec.extents[:-1])
         tall = (max(rows, columns), min(rows, columns))
-        q, r = np.linalg.qr(generator.normal(key, tall, dtype).numpy())
+        try:
+            drawn = np.asarray(generator.normal(key, tall, dtype))
+        except TraceError:
+            raise TraceError(
+                "nn.init.orthogonal works on the host, and cannot be part of a function that is "
+                "hybridized or exported; give another initialiser there, as "
+                "recurrent_init=nn.init.glorot_uniform()"
+            ) from None
+        q, r = np.linalg.qr(drawn)
         q = q * np.where(np.diagonal(r) < 0, -1, 1)  # else not evenly spread (Mezzadri, 2007)
         q = (q if rows >= columns else q.T) * gain
         return of_value(np.ascontiguousarray(q.reshape(spec.extents), dtype=dtype))

@@ -5,7 +5,7 @@ from typing import Any
 
 from ..dialect import recurrent
 from ..dialect.contraction import matmul
-from ..dialect.creation import zeros
+from ..dialect.creation import zeros, zeros_like
 from ..dialect.slicing import stack
 from ..dialect.types import float32
 from ..errors import ModuleError
@@ -38,10 +38,10 @@ class Recurrent(Module):
     def _inputs(self, x: Any) -> list[Any]:
         """x weight + bias of each step, (batch, gates)."""
         check_width(self, x, self.in_width)
-        if x.ndim != 3 or None in x.shape:
+        if x.ndim != 3 or x.shape[1] is None or (x.shape[0] is None and not x.shape[1]):
             raise ModuleError(
                 f"{type(self).__name__}({self.summary()}) expected an input (batch, time, width) "
-                f"of known extents, got shape {x.shape}"
+                f"of a known extent of time, got shape {x.shape}"
             )
         x, weight, bias = in_compute_type(x, self.weight, self.bias)
         z = matmul(x, weight) + bias
@@ -53,7 +53,9 @@ class Recurrent(Module):
         y = matmul(h, weight)
         return y if bias is None else y + bias
 
-    def _start(self, x: Any) -> Any:
+    def _start(self, x: Any, steps: list[Any]) -> Any:
+        if x.shape[0] is None:
+            return zeros_like(steps[0][:, : self.width], dtype=self.recurrent.dtype)
         return zeros((x.shape[0], self.width), self.recurrent.dtype)
 
     def _stacked(self, outputs: list[Any], x: Any) -> Any:
@@ -93,7 +95,7 @@ class LSTM(Recurrent):
 
     def __call__(self, x: Any, state: Any = None) -> tuple[Any, tuple[Any, Any]]:
         steps = self._inputs(x)
-        h, c = (self._start(x), self._start(x)) if state is None else state
+        h, c = (self._start(x, steps), self._start(x, steps)) if state is None else state
         outputs = []
         for z in steps:
             h, c = recurrent.lstm_cell(z + self._product(h), c)
@@ -125,7 +127,7 @@ class GRU(Recurrent):
 
     def __call__(self, x: Any, state: Any = None) -> tuple[Any, Any]:
         steps = self._inputs(x)
-        h = self._start(x) if state is None else state
+        h = self._start(x, steps) if state is None else state
         outputs = []
         for z in steps:
             h = recurrent.gru_cell(z, self._product(h, self.recurrent_bias), h)

@@ -18,6 +18,7 @@ from . import manifest
 from .build import build, build_fat, part, without_constants
 from .export_functions import checked, exported_functions
 from .exported import CONSTANT, Exported, held_by, roles_of
+from .options import rematerialization
 from .weights import SAFETENSORS, formats, named_arrays, split, write_weights
 
 GRAPH = "graph.mlir"
@@ -38,6 +39,8 @@ def export(
     fat: bool = False,
     donate: bool = True,
     static_alloc: bool = True,
+    memory_budget: float | int | str | None = None,
+    remat: str | None = None,
     weights: str | Sequence[str] = (SAFETENSORS,),
     licence: str | None = None,
     name: str | None = None,
@@ -63,7 +66,8 @@ def export(
     There is a module for each of the `targets` ("cpu", "cpu:x86-64-v3", "vulkan", "cuda:sm_80"),
     compiled side by side, or with `fat` one for all. With `donate`, a new value takes over the
     memory of the old one; with `static_alloc`, functions whose extents are all known allocate
-    nothing. `weights` says how initial values are written, "safetensors", "irpa" (IREE's format),
+    nothing. `memory_budget` and `remat` recompute values in training, as those of `go.compile` do.
+    `weights` says how initial values are written, "safetensors", "irpa" (IREE's format),
     both, or () for those of constants alone; `licence` is theirs. `name` is that of the folder
     unless given.
 
@@ -83,6 +87,7 @@ def export(
         fat=fat,
         donate=donate,
         static_alloc=static_alloc,
+        remat=rematerialization(memory_budget, remat),
         weights=weights,
         licence=licence,
         name=name,
@@ -114,7 +119,7 @@ def write_artifact(
     name: str | None = None,
 ) -> pathlib.Path:
     """Write an artifact of exported functions, as `export` does for Python functions. `remat` are
-    the options of gradopt-rematerialize, for functions with derivatives.
+    the options of gradopt-rematerialize, for functions in training or with derivatives.
     """
     path = pathlib.Path(folder)
     chosen, kinds = _targets(targets), formats(weights)

@@ -26,11 +26,12 @@ from ..lowering.target_fat import fat
 from . import cache, progress
 from .budget import settled
 from .compiler import compile_linalg, retire
-from .exported import CONSTANT, DATA, MODE, NAME, ROLE, Exported
+from .exported import CONSTANT, DATA, MODE, MODES, NAME, ROLE, Exported
 from .manifest import Storage
 from .signature import of_text
 
 FAT = "fat.vmfb"
+TRAIN = MODES[0]
 WITHOUT_PLACES = (
     "--iree-vm-bytecode-module-strip-source-map=true",
     "--iree-hal-executable-debug-level=0",
@@ -79,7 +80,8 @@ def part(exported: Exported, donate: bool, static_alloc: bool, remat: str = "") 
         _annotate(function, exported)
         mark_donated(function, _donated(exported) if donate else {})
         is_static = static_alloc and mark_static(function)
-        options = remat if any(map(_is_derived, symbols(module).values())) else ""
+        is_derived = any(map(_is_derived, symbols(module).values()))
+        options = remat if is_derived or exported.mode == TRAIN else ""
         return Part(graph.name, module, Storage(storage_of_results(function), is_static), options)
 
 
@@ -170,21 +172,11 @@ def build(parts: Sequence[Part], targets: Sequence[Target], name: str) -> Images
 
 
 def build_fat(parts: Sequence[Part], targets: Sequence[Target], name: str) -> Images:
-    """The same as one VMFB for all targets. Raises PassError for what one of them cannot do, and
-    ArtifactError where the code before IREE is not the same for all.
-    """
-    sources = [Source.of(parts, target, name) for target in targets]
-    for source in sources[1:]:
-        if source.text != sources[0].text:
-            raise ArtifactError(
-                f"expected functions that are lowered alike for all targets of one file, but "
-                f"'{name}' is not for {sources[0].target.name} and {source.target.name}; write a "
-                "file each"
-            )
-    joined = Source.of(parts, fat(targets), name)
+    """The same as one VMFB for all targets. Raises PassError for what one of them cannot do."""
+    source = Source.of(parts, fat(targets), name)
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        running = pool.submit(joined.compiled, "")
-        progress.follow({joined.target.name: running})
+        running = pool.submit(source.compiled, "")
+        progress.follow({source.target.name: running})
     return Images({FAT: running.result()}, [FAT] * len(targets))
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Which Python functions go.export takes, and what becomes of each."""
 
+import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -66,11 +67,19 @@ def exported_functions(
     }
     if not any(is_stateful(fn, arguments) for fn, arguments, _ in others.values()):
         others = {}
-    found = {e.name: e for e in export_stateful(others)} if others else {}
+    stateful = export_stateful(others) if others else []
+    found = {e.name: _with_updates(e, arrays) for e in stateful}
     return [
         found[name] if name in found else _of_arguments(name, *about, arrays, roles)
         for name, about in functions.items()
     ]
+
+
+def _with_updates(e: Exported, arrays: Mapping[str, np.ndarray]) -> Exported:
+    """The function with its results that are new values of arrays that the artifact holds."""
+    new = {i: name for i, name in enumerate(e.result_names()) if name in arrays}
+    held = {name: arrays[name] for name in new.values()}
+    return dataclasses.replace(e, updates={**new, **e.updates}, held={**held, **e.held})
 
 
 def _of_arguments(

@@ -86,6 +86,8 @@ class Exported:
         for name, spec in inputs.items():
             if self.role(name) != DATA:
                 check_types(self.name, [name], [spec], [spec_of(self.held[name])])
+                if None in spec.shape:
+                    raise self.error(f"known extents of '{name}', which is held", str(spec))
         self._check_updates()
         if self.mode not in MODES:
             raise self.error(f"a mode out of {', '.join(MODES)}", self.mode)

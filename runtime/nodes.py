@@ -101,8 +101,10 @@ class Value:
 
 
 def promised(value: Value, spec: TensorSpec) -> Array:
-    """An array whose elements are still to be computed."""
-    found = Array(None, spec.shape, spec.dtype)
+    """An array whose elements are still to be computed. Extents may be open, as they are where a
+    function is traced for types (export_hybrid.py).
+    """
+    found = Array(None, spec.shape, spec.dtype)  # type: ignore[arg-type]
     found._source = value
     return found
 

@@ -3,12 +3,15 @@
 functions are made, and what is refused.
 """
 
+import concurrent.futures
 import dataclasses
 import hashlib
 import json
 import os
 import pathlib
 import re
+import sys
+import time
 from typing import Any
 
 import gradopt as go
@@ -22,7 +25,7 @@ from gradopt.errors import ArgumentError, ArtifactError, CompileError, PassError
 from gradopt.lowering.hoist import LARGEST
 from gradopt.lowering.target import target
 from gradopt.lowering.target_fat import fat
-from gradopt.runtime import artifact, build, folder, manifest, weights
+from gradopt.runtime import artifact, build, folder, manifest, progress, weights
 from gradopt.runtime.artifact import write_artifact
 from gradopt.runtime.exported import Exported
 
@@ -127,6 +130,25 @@ def test_what_memory_is_given(
     about = export(tmp_path / "a", **options)
     assert [(s["output"], s["input"]) for s in about["functions"][1]["storage"]] == places
     assert about["modules"][0]["functions"]["step"]["arena"] == (64 if is_static else 0)
+
+
+@pytest.mark.usefixtures("no_compiler")
+def test_less_memory(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Functions that train are recomputed in, and the target's arena is what has to fit."""
+    asked = []
+
+    def settled(module: Any, name: str, to: Any, remat: str) -> str:
+        asked.append((name, to.name, remat))
+        return "policy=cheap" if remat else ""
+
+    monkeypatch.setattr(build, "settled", settled)
+    export(tmp_path / "a", targets=["cpu", "vulkan"], memory_budget="12 MiB")
+    assert asked == [
+        ("predict", "cpu", ""),
+        ("step", "cpu", "budget=12MiB"),
+        ("predict", "vulkan", ""),
+        ("step", "vulkan", "budget=12MiB"),
+    ]
 
 
 def test_a_new_value_of_what_is_not_read(no_compiler: list[Any], tmp_path: pathlib.Path) -> None:
@@ -361,6 +383,8 @@ ONES = np.ones((4, 2), np.float32)
         ({"f": (lambda p: p, (ONES,))}, {"p": {"a.b": ONES, "a": {"b": ONES}}}, {}, "two arrays"),
         ({"f": (lambda p: {"p": p.sum()}, (ONES,))}, {"p": ONES}, {},
          r"the new value of 'p' to be of type tensor<4x2xf32>, got tensor<f32>"),
+        ({"f": (lambda p: p.sum(), (X,))}, {"p": ONES}, {}, r"known extents of 'p', which is held"),
+        ({"f": (lambda p: p, (ONES,))}, {"p": ONES}, {"memory_budget": 1, "remat": "all"}, "both"),
         ({"f": (lambda p: p, (ONES,))}, {"p": ONES}, {"state": {"p": ONES}}, "two arrays"),
         ({"f": (lambda p: p, (ONES,))}, {"p": ONES}, {"targets": ()}, "one target, got none"),
         ({"f": (lambda p: p, (ONES,))}, {"p": ONES}, {"targets": ["cpu", "cpu:host"]}, "'cpu' twi"),
@@ -370,8 +394,8 @@ ONES = np.ones((4, 2), np.float32)
         ({"__f": (lambda p: p, (ONES,))}, {"p": ONES}, {}, "not to start with __, got '__f'"),
     ],
     ids=["nothing", "no dict", "no pair", "another name", "another shape", "one name twice",
-         "new value", "two roles", "no target", "one target twice", "no files", "weights",
-         "symbol", "own symbol"],
+         "new value", "open", "remat", "two roles", "no target", "one target twice", "no files",
+         "weights", "symbol", "own symbol"],
 )  # fmt: skip
 def test_what_cannot_be_exported(
     functions: Any, parameters: Any, options: Any, message: str, tmp_path: pathlib.Path
@@ -428,3 +452,15 @@ def test_fat_targets() -> None:
     assert "--iree-opt-data-tiling" not in both.ladder[0].flags
     with pytest.raises(CompileError, match="different devices for one file, got cuda, cuda:sm_86"):
         fat([target("cuda"), target("vulkan"), target("cuda:sm_86")])
+
+
+def test_progress(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where compiling takes long, a terminal shows for what; nothing else does."""
+    monkeypatch.setattr(progress, "SHOWN_AFTER", 0.0)
+    for is_terminal in (False, True):
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            running = {"vulkan": pool.submit(time.sleep, 0.3)}
+            monkeypatch.setattr(sys.stderr, "isatty", lambda answer=is_terminal: answer)
+            progress.follow(running)
+        assert running["vulkan"].done()
+        assert ("compiling for vulkan" in capsys.readouterr().err) == is_terminal

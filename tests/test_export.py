@@ -12,11 +12,14 @@ import gradopt as go
 import numpy as np
 import pytest
 from gradopt import deploy, nn, optim
-from gradopt.dialect import reference
+from gradopt.dialect import reference, trees
 from gradopt.errors import ArtifactError, ModuleError, TraceError
+from gradopt.runtime.export_functions import checked, exported_functions
 from gradopt.runtime.export_hybrid import export_stateful, is_stateful
 from gradopt.runtime.exported import Exported, held_by, roles_of
+from gradopt.runtime.weights import named_arrays
 
+from .test_nn import CASES, Case
 from .training_programs import PROGRAMS, batch, stepping
 
 hybridize = functools.partial(go.hybridize, target="reference")
@@ -467,7 +470,7 @@ def test_initialisers_that_need_numbers() -> None:
         go.random.seed(seed)
         return nn.Dense(6, 3, weight_init=nn.init.orthogonal())
 
-    with pytest.raises(TraceError, match="asks for the value of an array"):
+    with pytest.raises(TraceError, match=r"nn\.init\.orthogonal works on the host, and cannot be"):
         export(infer=(nn.Dense(6, 3), (X,)), init=(init, (go.TensorSpec((), "int64"),)))
 
 
@@ -562,3 +565,107 @@ def test_restoring_what_does_not_fit(tmp_path: pathlib.Path) -> None:
     path.write_bytes(path.read_bytes()[:-1] + b"x")
     with pytest.raises(ArtifactError, match="is damaged: expected SHA-256"):
         go.restore(path, net)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+def test_layers_of_open_batches(case: Case) -> None:
+    """Every layer, for inference of any number of rows."""
+    net = case.make()
+
+    def f(*inputs: Any) -> Any:
+        return case.call(net, *inputs)
+
+    specs = tuple(go.TensorSpec((None, *x.shape[1:]), x.dtype) for x in case.inputs)
+    model = Loaded(export(f=(f, specs)))
+    with go.infer_mode():
+        want = trees.leaves(f(*map(go.array, case.inputs)))
+    got = list(model.call("f", *case.inputs).values())
+    assert len(got) == len(want)
+    for a, b in zip(got, want, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
+
+
+# --- what go.export takes -------------------------------------------------------------------------
+
+
+def exported(functions: Any, **held: Any) -> dict[str, Exported]:
+    """The functions of an artifact as go.export finds them, which holds what is given by name as
+    parameters.
+    """
+    arrays, roles = named_arrays(held, None)
+    return {e.name: e for e in exported_functions(checked(functions, {}), held, arrays, roles)}
+
+
+def test_functions_of_their_arguments() -> None:
+    """Those that take what the artifact holds are traced as pure functions; without a mode those
+    that update parameters train.
+    """
+    p = {"w": np.ones((6, 3), np.float32)}
+
+    def step(p: Any, x: Any, y: Any) -> Any:
+        kept = go.dropout(x, 0.5, go.random.key(0))
+        loss, slope = go.value_and_grad(lambda p: ((kept @ p["w"] - y) ** 2).mean())(p)
+        return {"loss": loss, "p": {"w": p["w"] - 0.1 * slope["w"]}}
+
+    def infer(p: Any, x: Any) -> Any:
+        return go.dropout(x, 0.5, go.random.key(0)) @ p["w"]
+
+    def init(seed: Any) -> Any:
+        return {"p": {"w": go.random.normal(go.random.key(seed), (6, 3))}}
+
+    seed = go.TensorSpec((), "int64")
+    table = go.array(np.float32(2))  # so that some function works on arrays of its own
+    found = exported(
+        {
+            "step": (step, (p, *batch(0))),
+            "infer": (infer, (p, X)),
+            "noisy": (infer, (p, X), {"mode": "train"}),
+            "init": (init, (seed,)),
+            "twice": (lambda x: x * table, (X,)),
+        },
+        p=p,
+    )
+    modes = {name: e.mode for name, e in found.items()}
+    assert modes == {
+        "step": "train", "infer": "infer", "noisy": "train", "init": "infer", "twice": "infer"
+    }  # fmt: skip
+    assert found["step"].updates == {1: "p.w"} and found["init"].updates == {0: "p.w"}
+    assert not ops_of(found["infer"]) & {"threefry", "dropout", "random_uniform"}
+    assert ops_of(found["noisy"]) > ops_of(found["infer"])
+    assert found["twice"].roles == {"table": "constant"}
+    model = Loaded(found)
+    model.call("init", np.int64(3))
+    got = model.call("twice", f32(*range(6)).reshape(1, 6))[""]
+    np.testing.assert_array_equal(got, 2 * f32(*range(6)).reshape(1, 6))
+    assert model.state["p.w"].std() > 0.5
+
+
+@pytest.mark.parametrize(
+    ("functions", "modes", "message"),
+    [
+        ([1], {}, r"a dict of names and \(function, arguments\), got list"),
+        ({"f": 1}, {}, r"a pair \(Python function, arguments\) as 'f', got 1"),
+        ({"f": (abs, "x")}, {}, r"a pair \(Python function, arguments\) as 'f', got "),
+        (
+            {"f": (abs, (X,), "train")},
+            {},
+            r"expected \{'mode': \.\.\.\} as the third of 'f'",
+        ),
+        ({"f": (abs, (X,), {"mode": "x"})}, {}, r"the mode of 'f' expected 'train' or 'infer', go"),
+        ({"f": (abs, (X,))}, {"f": "x"}, r"the mode of 'f' expected 'train' or 'infer', got 'x'"),
+        ({"f": (abs, (X,))}, {"g": "train"}, r"modes expected names out of f, got 'g'"),
+    ],
+)
+def test_what_is_no_function(functions: Any, modes: Any, message: str) -> None:
+    with pytest.raises(ArtifactError, match=message):
+        checked(functions, modes)
+
+
+def test_all_for_inference() -> None:
+    """In go.infer_mode nothing trains but what is asked to."""
+    net = nn.Sequential(nn.Dense(6, 3), nn.BatchNorm(3))
+    step = stepping(net, optim.SGD(net, 0.1))
+    with go.infer_mode():
+        found = exported({"f": (step, batch(0)), "g": (step, batch(0), {"mode": "train"})})
+    assert found["f"].mode == "infer" and "layers.1.running_mean" not in found["f"].updates.values()
+    assert found["g"].mode == "train" and "layers.1.running_mean" in found["g"].updates.values()

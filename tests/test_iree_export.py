@@ -169,7 +169,35 @@ def test_batch_norm_costs_no_pass() -> None:
         found.graph.finish()
         text = pipeline.lower(found.graph.module, target("cpu"))[0].operation.get_asm()
         flow = compile_str(text, target_backends=["llvm-cpu"], extra_args=["--compile-to=flow"])
+        assert flow is not None
         return flow.count(b"flow.dispatch @")
 
     conv = nn.Conv(4, 8, 3)
     assert dispatches(conv, nn.BatchNorm(8), go.relu) == dispatches(conv, go.relu) == 1
+
+
+def test_mutation(tmp_path: pathlib.Path) -> None:
+    """C152: what writes to its argument and its buffers, and lets arrays change places: one result,
+    and states that the next call reads. Results are not overwritten by later calls.
+    """
+
+    class Doubling(nn.Module):
+        def __init__(self) -> None:
+            self.last = go.array(np.zeros(2, np.float32))
+            self.a, self.b = go.array(np.float32(1)), go.array(np.float32(2))
+
+        def __call__(self, x: Any) -> Any:
+            x *= 2
+            x += self.last
+            self.last[...] = x
+            self.a, self.b = self.b, self.a + self.b
+            return x
+
+    go.export(tmp_path / "f", {"f": (Doubling(), (go.TensorSpec((2,)),))})
+    model = deploy.load(tmp_path / "f")
+    given = np.ones(2, np.float32)
+    found = [model.f(given) for _ in range(4)]
+    assert [list(x) for x in found] == [[""]] * 4
+    assert [x[""].tolist() for x in found] == [[2, 2], [4, 4], [6, 6], [8, 8]]
+    assert given.tolist() == [1, 1]
+    assert {n: x.tolist() for n, x in model.state().items()} == {"last": [8, 8], "a": 8, "b": 13}

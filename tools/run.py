@@ -3,6 +3,9 @@
 
 import argparse
 import json
+import pathlib
+import re
+import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -27,6 +30,12 @@ def main(argv: list[str] | None = None) -> int:
     add("--bench", action="store_true", help="time the calls; arguments not given are zeros")
     add("--repeat", type=int, default=100, metavar="N", help="how many calls to time (100)")
     add("--json", action="store_true", help="print as JSON")
+    add(
+        "--iree",
+        type=pathlib.Path,
+        metavar="FOLDER",
+        help="write the state as files, and a shell script that calls by IREE's iree-run-module",
+    )
     options = parser.parse_args(argv)
     try:
         return run(options)
@@ -44,6 +53,9 @@ def run(options: argparse.Namespace) -> int:
         return print_table(functions(model), options.json)
     if options.bench:
         return print_table(bench(model, options), options.json)
+    if options.iree:
+        print(f"wrote {write_script(model, options)}")
+        return 0
     results = deploy.call_with(model, options)
     if options.output:
         return print_table(written(results, options), options.json)
@@ -93,6 +105,83 @@ def written(results: dict[str, np.ndarray], options: argparse.Namespace) -> Tabl
         entry = deploy.Entry(name, array.shape, array.dtype, "result")
         rows.append([name or "result", entry.type, *of])
     return Table(f"written to {options.output}", ["result", "type", "min", "mean", "max"], rows)
+
+
+def write_script(model: deploy.Model, options: argparse.Namespace) -> pathlib.Path:
+    """Write a function's call by iree-run-module as a shell script, and what it reads beside its
+    arguments as files; returns the script's path. The script writes results, and over a held array
+    its new value, so that it can be called again and again. It trusts its files and is not atomic.
+    """
+    if options.function not in model.functions:
+        model.call(options.function)  # says so
+    f, folder = model.functions[options.function], options.iree
+    folder.mkdir(parents=True, exist_ok=True)
+    arrays = model.state(constants=True)
+    for entry in f.signature.inputs:
+        if entry.role != "data":
+            _write(folder / _file(entry), arrays[entry.name])
+    outputs = f.signature.outputs
+    inputs = [_given(entry) for entry in f.signature.inputs]
+    for i, source in f.storage.items():
+        path = folder / _file(outputs[i])
+        if source in f.in_place:  # taken for the same memory: so it has the same contents
+            inputs.append(inputs[source])
+        elif path.suffix == ".npy":
+            inputs.append(f"{_iree_type(outputs[i])}=0")
+        else:
+            if not path.exists():
+                _write(path, np.zeros(outputs[i].extents, outputs[i].dtype))
+            inputs.append(_given(outputs[i]))
+    if f.arena:
+        inputs.append(f"&{f.arena}xi8")
+    module = pathlib.Path(options.artifact).resolve() / model.module.file
+    words = [f"--module={module}", f"--device={model.device}", f"--function={f.name}"]
+    words += [f"--input={i}" for i in inputs] + [f"--output=@{_file(o)}" for o in outputs]
+    lines = " \\\n  ".join(["iree-run-module", *map(shlex.quote, words)])
+    script = folder / f"{f.name}.sh"
+    script.write_text(f'#!/bin/sh -e\ncd "$(dirname "$0")"\n{lines}\n')
+    script.chmod(0o755)
+    return script
+
+
+def _is_npy(entry: deploy.Entry) -> bool:
+    """Whether IREE reads and writes an array as .npy: it has no bfloat16 there, and takes unsigned
+    integers and bool for other types than modules have.
+    """
+    return entry.dtype.kind in "fi" and entry.dtype != deploy.bfloat16
+
+
+def _file(entry: deploy.Entry) -> str:
+    suffix = "npy" if _is_npy(entry) else "bin"
+    return f"{entry.name.replace('/', '_') or 'result'}.{suffix}"
+
+
+def _write(path: pathlib.Path, array: np.ndarray) -> None:
+    if path.suffix == ".npy":
+        np.save(path, array)
+    else:
+        path.write_bytes(array.tobytes())
+
+
+def _given(entry: deploy.Entry) -> str:
+    """An argument as --input takes it."""
+    if _is_npy(entry):
+        return f"@{_file(entry)}"
+    if None in entry.shape:
+        raise deploy.ArgumentError(
+            f"--iree expected known extents where IREE reads no .npy, got '{entry.name}' of type "
+            f"{entry.type}"
+        )
+    return f"{_iree_type(entry)}=@{_file(entry)}"
+
+
+_IREE_TYPES = {"float": "f", "int": "i", "uint": "i", "bfloat": "bf"}
+
+
+def _iree_type(entry: deploy.Entry) -> str:
+    kind, bits = re.fullmatch(r"([a-z]+)(\d*)", entry.dtype.name).groups()  # type: ignore[union-attr]
+    name = f"{_IREE_TYPES[kind]}{bits}" if bits else "i1"
+    return "x".join([*map(str, entry.shape), name])
 
 
 def bench(model: deploy.Model, options: argparse.Namespace) -> Table:
