@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Sine and cosine in pairs of float32 (pairs.py), over the whole range."""
 
+import itertools
 import math as pymath
 
 from ...dialect.mlir import arith
@@ -82,7 +83,7 @@ def window(first: Scalar) -> list[Scalar]:
             word = select(index == i, TURNS[k + i], word)
         found.append(word)
     return [
-        (a << shift) | ((b >> 1) >> (31 - shift)) for a, b in zip(found, found[1:], strict=False)
+        (a << shift) | ((b >> 1) >> (31 - shift)) for a, b in itertools.pairwise(found)
     ]
 
 
@@ -90,5 +91,3 @@ def wide_product(x: Scalar, y: Scalar) -> tuple[Scalar, Scalar]:
     """The low and the high word of a product of uint32."""
     low, high = arith.mului_extended(x.value, y.value)
     return Scalar(low, uint32), Scalar(high, uint32)
-
-
