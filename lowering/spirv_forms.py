@@ -3,8 +3,8 @@
 
 Of its own gathers it has none for some ("failed to get lowering configuration"): rows of a table
 are read in the body of a generic. Products of bfloat16 fail where it vectorizes them ("failed to
-legalize 'vector.bitcast'"): their operands are converted to float32 first, in a dispatch of their
-own.
+legalize 'vector.bitcast'"), and so do they where their result is rounded to it in the same
+dispatch: both conversions are in dispatches of their own.
 """
 
 from ..dialect.control import symbols
@@ -48,7 +48,9 @@ def widened(op: ir.Operation) -> ir.Value:
         return build.fusion_barrier(found)
 
     attributes = {n: op.attributes[n] for n in op.attributes if n != "operandSegmentSizes"}
-    return build.named(op.name, [convert(x) for x in inputs], out, **attributes)
+    return build.fusion_barrier(
+        build.named(op.name, [convert(x) for x in inputs], out, **attributes)
+    )
 
 
 def gathered(table: ir.Value, rows: ir.Value, out: ir.Value) -> ir.Value:
