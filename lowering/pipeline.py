@@ -23,7 +23,6 @@ from . import (
     bufferize,
     decompose,
     differentiate,
-    gathers,
     inline,
     memref,
     partition,
@@ -31,6 +30,7 @@ from . import (
     rematerialize,
     separate,
     simplify,
+    spirv_forms,
     to_linalg,
     to_llvm,
 )
@@ -56,7 +56,7 @@ JIT_STAGES = STAGES | {
 }
 """What happens to a graph before the host JIT gets it."""
 
-SPIRV = "gradopt-generic-gathers,gradopt-separate-reductions"
+SPIRV = "gradopt-spirv-forms,gradopt-separate-reductions"
 """What happens to linalg, besides, for targets whose code is SPIR-V."""
 
 PIPELINES = {
@@ -298,7 +298,6 @@ __all__ = [
     "bufferize",
     "decompose",
     "differentiate",
-    "gathers",
     "inline",
     "memref",
     "parse",
@@ -308,6 +307,7 @@ __all__ = [
     "run",
     "separate",
     "simplify",
+    "spirv_forms",
     "to_linalg",
     "to_llvm",
 ]

@@ -3,6 +3,7 @@
 
 import itertools
 import math as pymath
+from typing import Any
 
 from ...dialect.mlir import arith
 from ...dialect.types import float32, int32, uint32
@@ -15,8 +16,9 @@ COS_TAIL = (-2.7557314297e-7, 2.4801587642e-5, -1.3888889225e-3, 4.1666667908e-2
 """Taylor's coefficients on [-pi/4, pi/4], from r^3 and r^4 on, good to 2^-26."""
 
 
-def pair_sine_cosine(x: Pair) -> tuple[Pair, Pair]:
+def pair_sine_cosine(x: Pair) -> tuple[Scalar, Scalar]:
     """sin x and cos x, by what x is away from the nearest quarter turn; NaN for infinite x."""
+    r: Any
     r, quadrant = near_turns(x)
     if x.single is not None:
         far, far_quadrant = far_turns(x.single)
@@ -50,7 +52,7 @@ TURNS = (0, 0xA2F9836E, 0x4E441529, 0xFC2757D1, 0xF534DDC0, 0xDB629599, 0x3C4390
 """The bits of 2 / pi behind the point, with 32 zeros in front."""
 
 
-def far_turns(x: Scalar) -> tuple[Pair, Scalar]:
+def far_turns(x: Scalar) -> tuple[Scalar, Scalar]:
     """The same for a float32 above 2^9 in size, by Payne and Hanek: x is a whole number m times a
     power of two, so that m times the right 96 bits of 2 / pi, as whole numbers, has the quarter
     turns in its first two bits, and what x is behind the last of them in the others.
@@ -82,9 +84,7 @@ def window(first: Scalar) -> list[Scalar]:
         for i in range(1, len(TURNS) - 3):
             word = select(index == i, TURNS[k + i], word)
         found.append(word)
-    return [
-        (a << shift) | ((b >> 1) >> (31 - shift)) for a, b in itertools.pairwise(found)
-    ]
+    return [(a << shift) | ((b >> 1) >> (31 - shift)) for a, b in itertools.pairwise(found)]
 
 
 def wide_product(x: Scalar, y: Scalar) -> tuple[Scalar, Scalar]:
