@@ -90,5 +90,3 @@ def wide_product(x: Scalar, y: Scalar) -> tuple[Scalar, Scalar]:
     """The low and the high word of a product of uint32."""
     low, high = arith.mului_extended(x.value, y.value)
     return Scalar(low, uint32), Scalar(high, uint32)
-
-

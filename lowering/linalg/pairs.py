@@ -344,7 +344,7 @@ def mantissa(x: Pair) -> tuple[Pair, Scalar]:
         m, k = single_mantissa(x.single)
         return pair(m), k
     bits = bitcast(x.high, int32)
-    k = ((bits - ROOT_HALF) >> 23)
+    k = (bits - ROOT_HALF) >> 23
     high = bitcast(bits - (k << 23), float32)
     inverse = power_of_two(2 - select(k < -124, -124, k)) * 0.25
     return Pair(high, None if x.low is None else x.low * inverse), convert(k, float32)

@@ -101,11 +101,7 @@ class Scalar:
         return self._binary(other, arith.remf, arith.remsi, arith.remui)
 
     def __neg__(self) -> "Scalar":
-        return (
-            self.apply(arith.negf)
-            if self.kind == "float"
-            else self.constant(0) - self
-        )
+        return self.apply(arith.negf) if self.kind == "float" else self.constant(0) - self
 
     def __and__(self, other: Any) -> "Scalar":
         return Scalar(arith.andi(self.value, self.constant(other).value), self.dtype)
