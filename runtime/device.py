@@ -133,7 +133,7 @@ class Module:
         """Run a function to its end; lists of buffer views in and out."""
         try:
             self.context.invoke(function, given, found)
-        except RuntimeError as error:
+        except (RuntimeError, ValueError) as error:
             raise invocation_error(function, given, error) from None
 
     def submit(
@@ -156,7 +156,7 @@ class Module:
             dispatch.submit(pending, after, writes, run)
         except GradoptError:
             raise
-        except RuntimeError as error:
+        except (RuntimeError, ValueError) as error:
             raise invocation_error(function, given, error) from None
 
     def run(
@@ -177,8 +177,19 @@ def is_async(function: Any) -> bool:
     return dict(function.reflection).get("iree.abi.model") == "coarse-fences"
 
 
-def invocation_error(function: Any, given: Any, error: RuntimeError) -> GradoptError:
+EMPTY = "resolved to an empty buffer range"
+"""What IREE's Vulkan driver says where it refuses to run code on an array without elements. In code
+for known extents there is none.
+"""
+
+
+def invocation_error(function: Any, given: Any, error: Exception) -> GradoptError:
     """What a call that failed at once is told; `given` is the list of its arguments."""
+    if EMPTY in str(error):
+        return ArgumentError(
+            f"'{function.name}' expected arrays with elements where extents are unknown until the "
+            "call, which is all that Vulkan runs, got one without; compile it for these extents"
+        )
     if DISAGREE not in str(error):
         return dispatch.failed(function.name, error)
     shapes = []

@@ -62,7 +62,7 @@ class Pending:
         self._semaphore.signal(1)
 
 
-def failed(name: str, error: RuntimeError) -> DeviceError:
+def failed(name: str, error: Exception) -> DeviceError:
     """The error of a call that failed on its device."""
     return DeviceError(
         f"'{name}' failed while it ran, after its arguments had been accepted: {error}"

@@ -22,6 +22,7 @@ from . import array as arrays_of
 from .array import Array
 from .binding import bind
 from .device import PLACES
+from .device import place as place_of
 from .nodes import (
     Node,
     Ref,
@@ -117,6 +118,9 @@ class Queue:
         with self.lock:
             node = _node(self, op_class, arrays, attributes, specs, name)
             results = node.arrays()
+            if (device := place_of(find_target(where).driver)) != "cpu":
+                for array in results:
+                    array.device = device
             self.nodes.append(weakref.ref(node))
             if len(self.nodes) >= self.limit:
                 self.flush()
