@@ -26,7 +26,7 @@ def compiled_step(name: str, where: Target, sizes: dict[str, int]) -> bytes:
 
 def compile_row(name: str, where: Target, sizes: dict[str, int]) -> dict[str, Any]:
     """The row of one workload: seconds to trace, lower and compile it, bytes, and the architectures
-    that its PTX is assembled for, each with "yes" or what ptxas says.
+    that its PTX is assembled for, each with "yes" or what ptxas says; none without ptxas.
     """
     begin = time.perf_counter()
     row: dict[str, Any] = {"workload": name, "target": where.name, "ran": False}
@@ -40,7 +40,8 @@ def compile_row(name: str, where: Target, sizes: dict[str, int]) -> dict[str, An
         "bytes": len(image),
     }
     if where.family == "cuda":
-        row["assembled"] = {a: _assembled(image, a) for a in ptxas.architectures(where)}
+        archs = ptxas.architectures(where) if ptxas.ptxas() else []
+        row["assembled"] = {a: _assembled(image, a) for a in archs}
     return row
 
 

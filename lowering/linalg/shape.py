@@ -168,12 +168,30 @@ def slice_(op: Any, x: ir.Value) -> ir.Value:
 def extract(
     x: ir.Value, start: Sequence[int], extents: Sequence[Extent], stride: Sequence[int]
 ) -> ir.Value:
-    """`extents` elements from `start` on, every stride-th."""
+    """`extents` elements from `start` on, every stride-th. Of a tensor that was made wider, they
+    are taken before that: IREE's code generator for GPUs fails on strided pieces of one that it
+    makes wider in the same dispatch.
+    """
     if 0 in extents:  # MLIR takes an offset at the very end for out of bounds
         return build.empty(extents, build.element_of(x))
+    wide = build.element_of(x)
+    if max(stride, default=1) > 1 and (narrow := _before_widening(x)) is not None:
+        part = extract(narrow, start, extents, stride)
+        return build.elementwise([part], wide, lambda v: arith.extf(wide, v))
     sizes, unknown = build.mixed(extents)
-    kind = build.tensor_type(extents, build.element_of(x))
+    kind = build.tensor_type(extents, wide)
     return tensor.ExtractSliceOp(kind, x, [], unknown, [], list(start), sizes, list(stride)).result
+
+
+def _before_widening(x: ir.Value) -> ir.Value | None:
+    """The tensor of narrower floating-point numbers that `x` is, element by element."""
+    owner = x.owner
+    if isinstance(owner, ir.Block) or owner.name != "linalg.generic" or len(owner.operands) != 2:
+        return None
+    maps = list(owner.attributes["indexing_maps"])
+    body = list(owner.regions[0].blocks[0].operations)
+    is_it = len(body) == 2 and body[0].operation.name == "arith.extf" and maps[0] == maps[1]
+    return owner.operands[0] if is_it else None
 
 
 @lowers(PadOp)
