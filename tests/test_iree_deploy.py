@@ -570,10 +570,10 @@ def test_every_entry_of_the_manifest_can_be_wrong(copy: pathlib.Path) -> None:
                 yield from places(x[key])
 
     values = [None, -1, "x", [], {}, 1 << 70]
-    refused = 0
+    count = refused = 0
     for parent, key in places(manifest):
         old = parent[key]
-        for new in values[len(str(old)) % 5 :][:2]:
+        for new in values[(count := count + 1) % 5 :][:1]:
             parent[key] = new
             path.write_text(json.dumps(manifest))
             try:
@@ -581,7 +581,7 @@ def test_every_entry_of_the_manifest_can_be_wrong(copy: pathlib.Path) -> None:
             except deploy.ArtifactError:
                 refused += 1
         parent[key] = old
-    assert refused > 200
+    assert refused > 100
 
 
 def test_a_folder_that_is_written_while_it_is_read(
