@@ -3,10 +3,10 @@
 
     python examples/digits_device.py out/digits out/digits.npz --target vulkan
 
-The folder has `step`, which trains on a batch, and `infer`, which says what digits it sees; the
-.npz has `images`, `labels`, `test_images` and `test_labels`. Every few batches a checkpoint is
-written. Where there is one already, training goes on from it: killed at any time and started again,
-it ends with the very same weights.
+examples/digits.py writes both. The folder has `init`, which makes a new net, `step`, which trains
+on a batch, and `infer`, which says what digits it sees. Every few batches a checkpoint is written.
+Where there is one already, training goes on from it: killed at any time and started again, it ends
+with the very same weights.
 """
 
 import argparse
@@ -41,6 +41,8 @@ def train(model: Any, data: Any, options: argparse.Namespace) -> None:
     if options.checkpoint.exists():
         at = model.restore(options.checkpoint)
         print(f"resumed at epoch {at['epoch']}, batch {at['batch']}", flush=True)
+    elif "init" in model.functions:
+        model.init(options.seed)
     size = model.step.inputs[0].shape[0] or options.batch
     since, last = 0, time.perf_counter()
     for epoch in range(at["epoch"], options.epochs):
@@ -72,7 +74,7 @@ def main() -> None:
     parser.add_argument("--target", default="auto", help="cpu, vulkan, ... (auto)")
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--batch", type=int, default=32, help="where the artifact leaves it open")
-    parser.add_argument("--seed", type=int, default=0, help="of the order of the images")
+    parser.add_argument("--seed", type=int, default=0, help="of the net, and the order of images")
     parser.add_argument("--every", type=int, default=20, help="batches between checkpoints")
     parser.add_argument("--checkpoint", type=pathlib.Path, default=pathlib.Path("digits.ckpt"))
     options = parser.parse_args()

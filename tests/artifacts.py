@@ -74,20 +74,16 @@ def shared() -> pathlib.Path:
 _folder = tempfile.TemporaryDirectory(prefix="gradopt-artifacts-")
 
 
-def write(
-    folder: pathlib.Path, targets: Sequence[str] = TARGETS, is_open: bool = False, **options: Any
-) -> pathlib.Path:
-    """The artifact with step, eval and infer; with `is_open` the batch of a step may be any."""
+def write(folder: pathlib.Path, targets: Sequence[str] = TARGETS, **options: Any) -> pathlib.Path:
+    """The artifact with step, eval and infer."""
     p = parameters()
     v = {k: np.zeros_like(a) for k, a in p.items()}
     count = np.int32(0)
-    batch = None if is_open else BATCH
-    images, labels = go.TensorSpec((batch, 8, 8, 1)), go.TensorSpec((batch,), "int32")
+    images, labels = go.TensorSpec((BATCH, 8, 8, 1)), go.TensorSpec((BATCH,), "int32")
     functions = {
         "step": (step, (p, v, count, images, labels)),
         "infer": (infer, (p, go.TensorSpec((None, 8, 8, 1)))),
+        "eval": (evaluate, (p, images, labels)),
     }
-    if not is_open:
-        functions["eval"] = evaluate, (p, images, labels)
     state = {"v": v, "count": count}
     return go.export(folder, functions, {"p": p}, state=state, targets=targets, **options)

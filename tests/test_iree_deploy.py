@@ -32,10 +32,17 @@ def folder() -> pathlib.Path:
     return artifacts.shared()
 
 
+def add(p: Any, x: Any, y: Any) -> Any:
+    return {"p": {"w": p["w"] + (x * y).sum(0)}, "w": p["w"]}
+
+
 @pytest.fixture(scope="module")
 def open_folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """A function that changes the state and has open extents."""
     path = tmp_path_factory.mktemp("deploy") / "open"
-    return artifacts.write(path, ["cpu"], is_open=True)
+    rows = go.TensorSpec((None, 4))
+    p = {"w": np.ones(4, np.float32)}
+    return go.export(path, {"add": (add, (p, rows, rows))}, {"p": p})
 
 
 @pytest.fixture
@@ -169,13 +176,14 @@ def test_python_numbers(value: Any, dtype: str, fits: bool) -> None:
 def test_open_extents(open_folder: pathlib.Path) -> None:
     """Extents that do not agree are found by the module; the state is as it was."""
     model = deploy.load(open_folder)
-    images, labels = artifacts.data(12)
-    for n in (12, 5, 12):
-        model.step(images[:n], labels[:n])
-    before = model.state()
-    with pytest.raises(deploy.ArgumentError, match=r"agree, got shapes \(12, 8, 8, 1\), \(7,\)"):
-        model.step(images, labels[:7])
-    assert same(model.state(), before)
+    ones = np.ones((9, 4), np.float32)
+    want = 1
+    for rows in (9, 5, 9):
+        assert model.add(ones[:rows], ones[:rows])["w"][0] == want
+        want += rows
+    with pytest.raises(deploy.ArgumentError, match=r"agree, got shapes \(9, 4\), \(7, 4\)"):
+        model.add(ones, ones[:7])
+    np.testing.assert_array_equal(model.state()["p.w"], [want] * 4)
 
 
 OPEN_IN_PLACE = """
@@ -570,10 +578,10 @@ def test_every_entry_of_the_manifest_can_be_wrong(copy: pathlib.Path) -> None:
                 yield from places(x[key])
 
     values = [None, -1, "x", [], {}, 1 << 70]
-    refused = 0
+    count = refused = 0
     for parent, key in places(manifest):
         old = parent[key]
-        for new in values[len(str(old)) % 5 :][:2]:
+        for new in values[(count := count + 1) % 5 :][:1]:
             parent[key] = new
             path.write_text(json.dumps(manifest))
             try:
@@ -581,7 +589,7 @@ def test_every_entry_of_the_manifest_can_be_wrong(copy: pathlib.Path) -> None:
             except deploy.ArtifactError:
                 refused += 1
         parent[key] = old
-    assert refused > 200
+    assert refused > 100
 
 
 def test_a_folder_that_is_written_while_it_is_read(
@@ -597,7 +605,7 @@ def test_a_folder_that_is_written_while_it_is_read(
 
     with mock.patch.object(deploy.Manifest, "read", late):
         model = deploy.load(copy)
-    assert model.step.is_open
+    assert list(model.functions) == ["add"]
 
 
 def test_hot_reload(copy: pathlib.Path, open_folder: pathlib.Path) -> None:
@@ -611,7 +619,7 @@ def test_hot_reload(copy: pathlib.Path, open_folder: pathlib.Path) -> None:
         os.truncate(path, 0)
     shutil.copytree(open_folder, copy, dirs_exist_ok=True)
     new = deploy.load(copy)
-    assert new.infer(images)["scores"].shape == want.shape
+    new.add(np.ones((2, 4), np.float32), np.ones((2, 4), np.float32))
     shutil.rmtree(copy)
     np.testing.assert_array_equal(old.infer(images)["scores"], want)
     old.step(images, labels)
