@@ -11,6 +11,7 @@ import numpy as np
 
 from ..dialect import control, optimizer
 from ..dialect.creation import constant, zeros
+from ..dialect.function_graph import FunctionGraph
 from ..dialect.types import TensorSpec, float32, int32, is_float, is_narrow
 from ..errors import ArtifactError
 from .exported import DATA, PARAMETER, STATE, Exported, spec_of
@@ -137,7 +138,8 @@ def as_is(program: Program, values: Values) -> Exported:
     for i, (name, spec) in enumerate(program.results):
         if name in values and spec_of(values[name]) == spec and name not in updates.values():
             updates.setdefault(i, name)
-    return _whole(program, program.name, values, updates, program.mode)
+    mode = program.mode or ("train" if updates else "infer")
+    return _whole(program, program.name, values, updates, mode)
 
 
 def infer(program: Program, values: Values) -> Exported:
@@ -145,25 +147,24 @@ def infer(program: Program, values: Values) -> Exported:
     return _whole(program, "infer", values, program.updates, "infer")
 
 
+def loss(program: Program, values: Values) -> Exported:
+    """The value of the loss, and its other results but new values of what is held."""
+    at, kept = loss_position(program), _reported(program)
+    names = [_name(program, i, at) for i in kept]
+    if len(kept) == len(program.results):
+        return _exported(program.alone("loss"), names, program, values, {}, "infer")
+    piece = Piece("loss", program)
+    with piece.graph:
+        results = control.call(piece.callee, *piece.operands)
+    graph = piece.finish([results[i] for i in kept])
+    return _exported(graph, names, program, values, {}, "infer")
+
+
 def _whole(
     program: Program, name: str, values: Values, updates: Mapping[int, str], mode: str
 ) -> Exported:
-    piece = Piece(name, program)
-    with piece.graph:
-        results = control.call(piece.callee, *piece.operands)
     names = [n for n, _ in program.results]
-    return _exported(piece, results, names, program, values, updates, mode)
-
-
-def loss(program: Program, values: Values) -> Exported:
-    """The value of the loss, and its other results but new values of what is held."""
-    piece = Piece("loss", program)
-    at = loss_position(program)
-    with piece.graph:
-        results = control.call(piece.callee, *piece.operands)
-    kept = _reported(program)
-    names = [_name(program, i, at) for i in kept]
-    return _exported(piece, [results[i] for i in kept], names, program, values, {}, "infer")
+    return _exported(program.alone(name), names, program, values, updates, mode)
 
 
 def grad(program: Program, values: Values) -> Exported:
@@ -178,7 +179,7 @@ def grad(program: Program, values: Values) -> Exported:
     positions = {n: len(kept) + i for i, n in enumerate(gradients)}
     every = {n: positions.get(n) for n, _ in program.inputs if program.roles[n] == PARAMETER}
     notes = {"gradients": every}
-    return _exported(piece, returned, names, program, values, {}, "train", notes)
+    return _exported(piece.finish(returned), names, program, values, {}, "train", notes)
 
 
 def step(program: Program, values: Values, chosen: Optimizer) -> Exported:
@@ -206,7 +207,8 @@ def step(program: Program, values: Values, chosen: Optimizer) -> Exported:
     updates = {len(kept) + i: name for i, name in enumerate(new)}
     returned = [*(results[i] for i in kept), *new.values()]
     values = {**{n: values.get(n, spec) for n, spec in slots.items()}, **values}
-    return _exported(piece, returned, names, program, values, updates, "train", state=slots)
+    graph = piece.finish(returned)
+    return _exported(graph, names, program, values, updates, "train", state=slots)
 
 
 def init(chosen: Optimizer, parameters: Mapping[str, TensorSpec], values: Values) -> Exported:
@@ -277,8 +279,7 @@ def _name(program: Program, i: int, loss: int) -> str:
 
 
 def _exported(
-    piece: Piece,
-    results: Sequence[Any],
+    graph: FunctionGraph,
     names: Sequence[str],
     program: Program,
     values: Values,
@@ -287,8 +288,7 @@ def _exported(
     notes: Mapping[str, Any] | None = None,
     state: Mapping[str, TensorSpec] | None = None,
 ) -> Exported:
-    """A piece with what is held of its inputs."""
-    graph = piece.finish(results)
+    """A function made of a program with what is held of its inputs."""
     roles = {n: r for n, r in program.roles.items() if r != DATA} | dict.fromkeys(
         state or {}, STATE
     )

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..dialect import control
+from ..dialect.base import new_context
 from ..dialect.function_graph import FunctionGraph
 from ..dialect.graph import Graph, free_symbol
 from ..dialect.mlir import func, ir
@@ -27,7 +28,7 @@ Types = list[tuple[str, TensorSpec]]
 class Program:
     """A function and those that it needs, as bytecode; names and types of what it takes and
     returns; the roles of inputs, by name, as far as it says them; new values among its results, by
-    position, with the names of the inputs that they replace.
+    position, with the names of the inputs that they replace; its mode, "" where it says none.
     """
 
     name: str
@@ -36,7 +37,7 @@ class Program:
     results: Types
     roles: Mapping[str, str]
     updates: Mapping[int, str]
-    mode: str = "infer"
+    mode: str = ""
 
     @classmethod
     def of_module(cls, module: ir.Module, name: str) -> "Program":
@@ -98,16 +99,32 @@ class Program:
         typed = [(n, s) for (n, _), (_, s) in zip(self.results, made.results, strict=True)]
         return dataclasses.replace(made, results=typed, roles=self.roles, updates=self.updates)
 
+    def alone(self, name: str) -> FunctionGraph:
+        """The function as it is, with those that it needs, under a name."""
+        with new_context():
+            module = self._parsed()
+            known = control.symbols(module)
+            if name in known and name != self.name:
+                others = (f"{name}_{i}" for i in range(len(known) + 1))
+                _set_name(module, name, next(n for n in others if n not in known))
+            _set_name(module, self.name, name)
+            return FunctionGraph(module, name)
+
+    def _parsed(self) -> ir.Module:
+        """The function, public, and those that it needs, private, in the current context."""
+        source = ir.Module.parse(self.code)
+        for name, function in control.symbols(source).items():
+            visible = "public" if name == self.name else "private"
+            function.attributes["sym_visibility"] = ir.StringAttr.get(visible)
+        pipeline.run(source, "symbol-dce")
+        return source
+
     def place(self, graph: Graph) -> func.FuncOp:
         """Put the function, and those that it needs, into a graph's module, under names that are
         free.
         """
         with graph.context:
-            source = ir.Module.parse(self.code)
-            for name, function in control.symbols(source).items():
-                visible = "public" if name == self.name else "private"
-                function.attributes["sym_visibility"] = ir.StringAttr.get(visible)
-            pipeline.run(source, "symbol-dce")
+            source = self._parsed()
             renamed = _rename(source, graph)
             for function in control.symbols(source).values():
                 function.attributes["sym_visibility"] = ir.StringAttr.get("private")
@@ -157,14 +174,20 @@ def _rename(source: ir.Module, graph: Graph) -> dict[str, str]:
     """
     changed: dict[str, str] = {}
     names = set(control.symbols(source))
-    for name, function in control.symbols(source).items():
+    for name in control.symbols(source):
         if (free := free_symbol(graph, name, names)) != name:
-            table = ir.SymbolTable(source.operation)
-            ir.SymbolTable.replace_all_symbol_uses(name, free, source.operation)
-            table.set_symbol_name(function, free)
+            _set_name(source, name, free)
             changed[name] = free
             names.add(free)
     return changed
+
+
+def _set_name(module: ir.Module, old: str, new: str) -> None:
+    """Call a function of a module otherwise."""
+    if old != new:
+        function = control.symbols(module)[old]
+        ir.SymbolTable.replace_all_symbol_uses(old, new, module.operation)
+        ir.SymbolTable.set_symbol_name(function, new)
 
 
 def _role(about: ir.DictAttr) -> str:
@@ -174,9 +197,9 @@ def _role(about: ir.DictAttr) -> str:
 
 def _mode(function: func.FuncOp) -> str:
     if MODE not in function.attributes:
-        return "infer"
+        return ""
     given = function.attributes[MODE]
-    return given.value if isinstance(given, ir.StringAttr) and given.value in MODES else "infer"
+    return given.value if isinstance(given, ir.StringAttr) and given.value in MODES else ""
 
 
 def _result_names(function: func.FuncOp) -> list[str]:

@@ -132,6 +132,25 @@ def test_what_memory_is_given(
     assert about["modules"][0]["functions"]["step"]["arena"] == (64 if is_static else 0)
 
 
+@pytest.mark.usefixtures("no_compiler")
+def test_less_memory(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Functions that train are recomputed in, and the target's arena is what has to fit."""
+    asked = []
+
+    def settled(module: Any, name: str, to: Any, remat: str) -> str:
+        asked.append((name, to.name, remat))
+        return "policy=cheap" if remat else ""
+
+    monkeypatch.setattr(build, "settled", settled)
+    export(tmp_path / "a", targets=["cpu", "vulkan"], memory_budget="12 MiB")
+    assert asked == [
+        ("predict", "cpu", ""),
+        ("step", "cpu", "budget=12MiB"),
+        ("predict", "vulkan", ""),
+        ("step", "vulkan", "budget=12MiB"),
+    ]
+
+
 def test_a_new_value_of_what_is_not_read(no_compiler: list[Any], tmp_path: pathlib.Path) -> None:
     """A function can make what others read, as an init does."""
     begin = (lambda n: {"p": {"w": go.ones((2, 2)) * n, "b": go.zeros(2)}}, (SCALAR,))

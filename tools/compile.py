@@ -33,6 +33,10 @@ LOSSES, PREDICTIONS = ("loss",), ("infer", "predict")
 def main(argv: list[str] | None = None) -> int:
     """The command; returns its exit status."""
     options = parser().parse_args(argv)
+    try:
+        options.rule = _optimizer(options)
+    except ArtifactError as error:
+        return _fail(error, 2)
     is_python = python_source.is_place(options.input)
     source = Source(options.input, b"")
     try:
@@ -166,7 +170,7 @@ def _compile(functions: Functions, options: argparse.Namespace) -> int:
     if options.emit:
         made, held = _emitted(functions, options)
     else:
-        programs = [_prepared(p, options) for p in functions.all()]
+        programs = _alike([_prepared(p, options) for p in functions.all()])
         held = _values(programs, {}, options)
         made = [pieces.as_is(program, held) for program in programs]
     if isinstance(functions, PythonFunctions):
@@ -199,7 +203,7 @@ def _emitted(
     functions: Functions, options: argparse.Namespace
 ) -> tuple[list[Exported], dict[str, Any]]:
     """The functions that --emit asks for, and what they hold."""
-    rule = _optimizer(options)
+    rule = options.rule
     wants = set(options.emit)
     loss = infer = None
     if wants & {"loss", "grad", "step", "init"}:
@@ -208,6 +212,8 @@ def _emitted(
     if "infer" in wants:
         name = _chosen(functions, options.infer, PREDICTIONS, "--infer")
         infer = _prepared(functions.get(name, "infer"), options)
+    if loss is not None and infer is not None:
+        loss, infer = _alike([loss, infer])
     slots = {}
     if loss is not None and wants & {"step", "init"}:
         slots = rule.state(pieces.trained(loss))
@@ -261,6 +267,21 @@ def _prepared(program: Program, options: argparse.Namespace) -> Program:
             if _is_below(n, prefix) if prefix else _is_trained(program, n, spec):
                 dtypes[n] = dtype
     return program.stored_as(dtypes)
+
+
+def _alike(programs: Sequence[Program]) -> list[Program]:
+    """What one function holds is held for all that have an input of its name, unless that is only
+    the position of an argument without a name.
+    """
+    held: dict[str, str] = {}
+    for program in programs:
+        for name, role in program.roles.items():
+            if role != DATA and not name.isdigit():
+                held.setdefault(name, role)
+    return [
+        program.with_roles({n: r for n, r in held.items() if program.roles.get(n) == DATA})
+        for program in programs
+    ]
 
 
 def _is_below(name: str, prefix: str) -> bool:

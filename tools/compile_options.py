@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..dialect.types import TensorSpec, as_dtype
-from ..errors import OpError
+from ..errors import CompileError, OpError
 from ..lowering import pipeline
-from ..lowering.target import families
+from ..lowering.rematerialize import POLICIES
+from ..lowering.target import families, target
 from ..runtime.pieces import EMITTED, RULES
 from ..runtime.weights import FORMATS
 
@@ -134,7 +135,7 @@ def _how(group: Any) -> None:
     names = ", ".join(name for name, family in families().items() if family.is_compiled)
     add(
         "--target",
-        type=_names,
+        type=_targets,
         action="append",
         metavar="NAMES",
         help=f"what to compile for (cpu): {names}, or with a colon one of their variants, as "
@@ -154,12 +155,13 @@ def _how(group: Any) -> None:
         default=True,
         help="new values take over the memory of the old ones",
     )
-    add(
+    less = group.add_mutually_exclusive_group()
+    less.add_argument(
         "--memory-budget",
         metavar="SIZE",
         help="recompute so that grad and step need no more: 12MiB, or 0.5 of what they need",
     )
-    add("--remat", metavar="POLICY", help="recompute what is cheap, or all")
+    less.add_argument("--remat", choices=sorted(POLICIES), help="recompute what a policy says")
     add(
         "--stage",
         choices=list(pipeline.STAGES),
@@ -195,6 +197,16 @@ def _one_of(known: Sequence[str], text: str) -> list[str]:
             raise argparse.ArgumentTypeError(
                 f"expected names out of {', '.join(known)}, got '{name}'"
             )
+    return names
+
+
+def _targets(text: str) -> list[str]:
+    names = _names(text)
+    for name in names:
+        try:
+            target(name)
+        except CompileError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
     return names
 
 
