@@ -8,6 +8,9 @@ word behind the fence says what a block is:
 - `mlir`: written to the .mlir file that the next command names;
 - `sh`: commands, a line each, expected to end with status 0 or as a comment `# exit status N` says;
 - `text`: what the block before it printed.
+
+A further word `needs=vulkan` says that a block, and the text behind it, are for machines that have
+a device of that driver; on others the rest of the page runs.
 """
 
 import contextlib
@@ -24,6 +27,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from gradopt.runtime.present import why_no_device
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 COMPILED = {
@@ -39,6 +43,7 @@ COMPILED = {
     "recording.md",
     "imperative.md",
     "deploy.md",
+    "targets.md",
 }
 """Pages whose examples need IREE's compiler."""
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -51,6 +56,7 @@ IN_PROCESS = {
     "gradopt-cache": "gradopt.tools.cache",
 }
 PROGRAMS = {"gradopt-run", "iree-run-module", "python"}  # started as a user does
+NEEDS = "needs="
 NOT_RUN = {"make", "pip", "git", "cd"}
 
 FENCE = re.compile(r"^```(.*)$")
@@ -98,10 +104,10 @@ class Page:
         return runners[kind](block)
 
     def python(self, block: Block) -> str:
-        if len(block.words) > 1:
-            source = (ROOT / block.words[1]).read_text()
-            assert block.text.strip() in source, f"{block.words[1]} reads otherwise"
-            return ""
+        for name in block.words[1:]:
+            if not name.startswith(NEEDS):
+                assert block.text.strip() in (ROOT / name).read_text(), f"{name} reads otherwise"
+                return ""
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
             exec(compile(block.text, "example.py", "exec"), self.namespace)
@@ -143,6 +149,12 @@ class Page:
         return status, printed.getvalue()
 
 
+def lacking(block: Block) -> str:
+    """Why this machine cannot run a block; "" where it can."""
+    drivers = [word.removeprefix(NEEDS) for word in block.words if word.startswith(NEEDS)]
+    return "; ".join(filter(None, map(why_no_device, drivers)))
+
+
 def stripped(text: str) -> list[str]:
     """The lines without spaces at their ends and empty lines at the end."""
     return [line.rstrip() for line in text.rstrip().split("\n")]
@@ -158,10 +170,15 @@ def test_examples(
     path: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    page, printed = Page(), ""
+    page, printed, reason, left_out = Page(), "", "", ""
     with mock.patch.dict(os.environ):
         for block in blocks(path):
             where = f"{path.name}:{block.line}"
+            if block.words != ["text"]:
+                reason = lacking(block)
+            if reason:
+                left_out = f"{where} and others need a device: {reason}"
+                continue
             if block.words == ["text"]:
                 assert stripped(printed) == stripped(block.text), where
                 continue
@@ -170,6 +187,8 @@ def test_examples(
             except Exception as error:
                 raise AssertionError(f"{where}: {type(error).__name__}: {error}") from error
     assert page.mlir is None, f"{path.name}: a block of MLIR is used by no command"
+    if left_out:
+        pytest.skip(f"all but this ran: {left_out}")
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda p: p.stem)
