@@ -24,7 +24,7 @@ from .training_programs import PROGRAMS, batch, stepping
 
 pytestmark = pytest.mark.compiler
 
-SOME = ("dropout_and_batch_norm", "loss_scale")
+SOME = ("dropout_and_batch_norm",)
 CHOSEN = PROGRAMS if os.environ.get("GRADOPT_EXPORT_PROGRAMS") == "all" else SOME
 X, Y = go.TensorSpec((None, 6)), go.TensorSpec((None, 3))
 
