@@ -70,25 +70,23 @@ which some machines of a model hide or lack, are not among them: no tensor progr
 code.
 """
 
-NOT_OF_CODE = frozenset(
-    """
-    acpi aperfmperf apic arat arch_capabilities arch_lbr arch_perfmon art bts bus_lock_detect
-    cat_l2 cat_l3 cdp_l2 cdp_l3 clflush clflushopt clwb clzero cmp_legacy constant_tsc cpb cppc
-    cpuid cpuid_fault cqm cqm_llc cqm_mbm_local cqm_mbm_total cqm_occup_llc cr8_legacy dca de
-    debug_swap decodeassists ds_cpl dtes64 dtherm dts enqcmd epb ept ept_ad erms est extapic
-    extd_apicid flexpriority flush_l1d flushbyasid fsgsbase fsrm fxsr_opt ht hw_pstate hwp
-    hwp_act_window hwp_epp hwp_notify hwp_pkg_req hypervisor ibpb ibrs ibrs_enhanced ibs ibt ida
-    intel_ppin intel_pt invpcid invpcid_single irperf lbrv mba mca mce md_clear
-    monitor msr mtrr mwaitx nonstop_tsc nopl npt nrip_save nx ospke osvw overflow_recov pae pat
-    pausefilter pbe pcid pconfig pdcm pdpe1gb perfctr_core perfctr_llc perfctr_nb perfmon_v2
-    pfthreshold pge pku pln proc_feedback pse pse36 pti pts rdpid rdpru rdt_a rdtscp rep_good sdbg
-    sep sev sev_es sev_snp skinit smap smca sme smep smx split_lock_detect ss ssbd stibp succor svm
-    svm_lock syscall tce tdx_guest tm tm2 tme topoext tpr_shadow tsc tsc_adjust tsc_deadline_timer
-    tsc_known_freq tsc_reliable tsc_scale umip user_shstk v_spec_ctrl v_vmsave_vmload vgif
-    vmcb_clean vme vmmcall vmx vnmi vpid waitpkg wbnoinvd wdt x2apic x2avic xgetbv1 xsavec xsaveerptr xsaveopt
-    xsaves xtopology xtpr
-    """.split()
-)
+_NOT_OF_CODE = """
+acpi aperfmperf apic arat arch_capabilities arch_lbr arch_perfmon art bts bus_lock_detect cat_l2
+cat_l3 cdp_l2 cdp_l3 clflush clflushopt clwb clzero cmp_legacy constant_tsc cpb cppc cpuid
+cpuid_fault cqm cqm_llc cqm_mbm_local cqm_mbm_total cqm_occup_llc cr8_legacy dca de debug_swap
+decodeassists ds_cpl dtes64 dtherm dts enqcmd epb ept ept_ad erms est extapic extd_apicid
+flexpriority flush_l1d flushbyasid fsgsbase fsrm fxsr_opt ht hw_pstate hwp hwp_act_window hwp_epp
+hwp_notify hwp_pkg_req hypervisor ibpb ibrs ibrs_enhanced ibs ibt ida intel_ppin intel_pt invpcid
+invpcid_single irperf lbrv mba mca mce md_clear monitor msr mtrr mwaitx nonstop_tsc nopl npt
+nrip_save nx ospke osvw overflow_recov pae pat pausefilter pbe pcid pconfig pdcm pdpe1gb
+perfctr_core perfctr_llc perfctr_nb perfmon_v2 pfthreshold pge pku pln proc_feedback pse pse36 pti
+pts rdpid rdpru rdt_a rdtscp rep_good sdbg sep sev sev_es sev_snp skinit smap smca sme smep smx
+split_lock_detect ss ssbd stibp succor svm svm_lock syscall tce tdx_guest tm tm2 tme topoext
+tpr_shadow tsc tsc_adjust tsc_deadline_timer tsc_known_freq tsc_reliable tsc_scale umip user_shstk
+v_spec_ctrl v_vmsave_vmload vgif vmcb_clean vme vmmcall vmx vnmi vpid waitpkg wbnoinvd wdt x2apic
+x2avic xgetbv1 xsavec xsaveerptr xsaveopt xsaves xtopology xtpr
+"""
+NOT_OF_CODE = frozenset(_NOT_OF_CODE.split())
 """What /proc/cpuinfo says of operating systems, hypervisors, timers and counters: no tensor program
 becomes such code, and of two machines with equal CPUs one may hide it.
 """
