@@ -41,6 +41,7 @@ def metal(_: str) -> Target:
         ("--iree-hal-target-device=metal", *INPUT),
         LADDER,
         tuple(d for d in DTYPES if d != np.float64),
+        is_spirv=True,  # which IREE turns into shader source
     )
 
 
