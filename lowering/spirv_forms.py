@@ -2,9 +2,10 @@
 """gradopt-spirv-forms: what IREE 3.13 cannot compile to SPIR-V, in forms that it can.
 
 Of its own gathers it has none for some ("failed to get lowering configuration"): rows of a table
-are read in the body of a generic. Products of bfloat16 fail where it vectorizes them ("failed to
-legalize 'vector.bitcast'"), and so do they where their result is rounded to it in the same
-dispatch: both conversions are in dispatches of their own.
+are read in the body of a generic. Its scatters run on one thread: they get one thread a column.
+Products of bfloat16 fail where it vectorizes them ("failed to legalize 'vector.bitcast'"), and so
+do they where their result is rounded to it in the same dispatch: both conversions are in dispatches
+of their own.
 """
 
 from ..dialect.control import symbols
@@ -13,6 +14,17 @@ from .linalg import build
 from .passes import gradopt_pass
 
 GATHER = "iree_linalg_ext.gather"
+SCATTER = "iree_linalg_ext.scatter"
+COLUMNS = (
+    "#iree_codegen.compilation_info<lowering_config = #iree_codegen.lowering_config<"
+    "tile_sizes = [[0, 64], [0, 1]]>, translation_info = #iree_codegen.translation_info<"
+    "pipeline = #iree_gpu.spirv_pipeline<BaseDistribute> workgroup_size = [64, 1, 1]>>"
+)
+"""How a scatter of rows is spread: 64 columns a workgroup, one a thread, each all rows in order.
+Alone, one thread takes rows times columns steps, and Mesa's software device ends the loops of a
+thread, in silence, after 65535 steps. A single column stays on one thread: all of them would add
+the same.
+"""
 PRODUCTS = ("linalg.matmul", "linalg.batch_matmul", "linalg.conv")
 
 
@@ -28,6 +40,8 @@ def spirv_forms(module: ir.Module) -> None:
                 if op.name == GATHER:
                     op.results[0].replace_all_uses_with(gathered(*op.operands))
                     op.erase()
+                elif op.name == SCATTER and build.static_shape(op.results[0])[1] != 1:
+                    op.attributes["compilation_info"] = ir.Attribute.parse(COLUMNS)
                 elif op.name.startswith(PRODUCTS) and _is_of_bfloat16(op):
                     op.results[0].replace_all_uses_with(widened(op))
                     op.erase()

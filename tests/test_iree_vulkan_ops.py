@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Callable
 from typing import Any
 
+import gradopt as go
 import numpy as np
 import pytest
 import scipy.special
@@ -132,6 +133,28 @@ def test_products_that_are_vectorized(dtype: str) -> None:
     (want,) = run_reference(lambda a, b: a @ b, x, y)
     module = compiled_on("vulkan", without_float64(lambda a, b: a @ b, x, y))
     assert ulps(module.run("f", [x, y], [x.dtype])[0], want, True) <= 8
+
+
+@on_vulkan
+def test_scatters_of_many_rows() -> None:
+    """C133: repeated positions, with more numbers than one thread may take steps on a software
+    device; columns that fill workgroups, or not, or are one.
+    """
+    rng = np.random.default_rng(3)
+
+    def both(x: Any, i: Any, u: Any) -> Any:
+        return go.scatter_add(x, i, u), go.scatter_set(x, i, u)
+
+    for shape, count in (((64, 129), 600), ((7, 1), 3000)):
+        x, u = (rng.uniform(-1, 1, s).astype(F32) for s in (shape, (count, shape[1])))
+        i = rng.integers(0, shape[0], count).astype(np.int32)
+        added, last = go.compile(both, target="vulkan")(x, i, u)
+        want, kept = x.astype(float64), x.copy()
+        np.add.at(want, i, u)
+        for place, row in zip(i, u, strict=True):
+            kept[place] = row
+        np.testing.assert_allclose(added, want, rtol=0, atol=1e-4)
+        np.testing.assert_array_equal(last, kept)
 
 
 def test_spirv_is_what_the_profile_says(tmp_path: Any) -> None:
