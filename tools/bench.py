@@ -39,7 +39,7 @@ def prepare(name: str, target: str) -> tuple[Callable[[], Any], Callable[[], flo
 
     def step() -> Any:
         state["p"], value = step_fn(state["p"], *data)
-        return value
+        return go.block_until_ready(value)  # a call may return before it has run
 
     def check() -> float:
         reset()
