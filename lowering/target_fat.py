@@ -28,7 +28,7 @@ def fat(targets: Sequence[Target]) -> Target:
     CompileError for two of one kind of device: they would be the same to IREE, which takes the
     first.
     """
-    kinds = [_device(t) for t in targets]
+    kinds = [t.driver for t in targets]
     if twice := next((k for k in kinds if kinds.count(k) > 1), None):
         names = ", ".join(t.name for t, k in zip(targets, kinds, strict=True) if k == twice)
         raise CompileError(
@@ -51,10 +51,6 @@ def fat(targets: Sequence[Target]) -> Target:
         is_spirv=any(t.is_spirv for t in targets),
         is_host=any(t.is_host for t in targets),
     )
-
-
-def _device(target: Target) -> str:
-    return next(f.removeprefix(DEVICE) for f in target.flags if f.startswith(DEVICE))
 
 
 def _joined(flags: Sequence[Sequence[str]]) -> tuple[str, ...]:

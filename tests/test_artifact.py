@@ -445,13 +445,16 @@ def test_functions_that_disagree(tmp_path: pathlib.Path) -> None:
 def test_fat_targets() -> None:
     """One flag for all devices, each family's own flags, and no linking, which loses code."""
     both = fat([target("cpu"), target("vulkan")])
-    devices = [f for f in both.flags if f.startswith("--iree-hal-target-device=")]
-    assert devices == ["--iree-hal-target-device=local,vulkan"]
+    flag = "--iree-hal-target-device="
+    (vulkan,) = (f.removeprefix(flag) for f in target("vulkan").flags if f.startswith(flag))
+    assert [f for f in both.flags if f.startswith(flag)] == [f"{flag}local,{vulkan}"]
     assert len(both.flags) == len(set(both.flags))
     assert all("--iree-hal-link-executables=false" in r.process_flags for r in both.ladder)
     assert "--iree-opt-data-tiling" not in both.ladder[0].flags
     with pytest.raises(CompileError, match="different devices for one file, got cuda, cuda:sm_86"):
         fat([target("cuda"), target("vulkan"), target("cuda:sm_86")])
+    with pytest.raises(CompileError, match="different devices for one file, got vulkan, vulkan:a"):
+        fat([target("vulkan"), target("vulkan:ada")])
 
 
 def test_progress(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
