@@ -25,7 +25,7 @@ demo: $(READY) ## Train on handwritten digits, export, and run the artifact with
 
 test: $(READY) ## Run all tests, those that need nothing first
 	@$(BIN)/python -m pytest -n auto --dist worksteal -m "not compiler"
-	@$(BIN)/python -m pytest -n auto --dist loadfile -m compiler
+	@$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m compiler
 
 lint: $(READY) ## Check style and types
 	@$(BIN)/ruff check .

@@ -12,6 +12,16 @@ os.environ.setdefault(
     "XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 )
 
+LONG = "artifact bare checkpoint deploy export run targets vulkan vulkan_ops"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files of few long tests go first: of the processes that share the files, none is left alone
+    with one of them at the end.
+    """
+    long = {f"test_iree_{name}" for name in LONG.split()}
+    items.sort(key=lambda item: item.path.stem not in long)
+
 
 @pytest.fixture(autouse=True, scope="session")
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
