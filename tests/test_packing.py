@@ -19,7 +19,7 @@ from gradopt.lowering.packing import Interval, lower_bound, pack
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-COUNT = int(os.environ.get("GRADOPT_PACKINGS", "60"))
+COUNT = int(os.environ.get("GRADOPT_PACKINGS", "40"))
 IS_CAMPAIGN = "GRADOPT_PACKINGS" in os.environ
 
 INTERVALS = st.lists(

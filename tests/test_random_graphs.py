@@ -31,7 +31,7 @@ from .random_programs import (
     programs,
 )
 
-EXAMPLES = int(os.environ.get("GRADOPT_RANDOM_GRAPHS", "40"))
+EXAMPLES = int(os.environ.get("GRADOPT_RANDOM_GRAPHS", "25"))
 IS_CAMPAIGN = "GRADOPT_RANDOM_GRAPHS" in os.environ
 SETTINGS = settings(
     max_examples=EXAMPLES,

@@ -15,7 +15,7 @@ import pytest
 from gradopt.errors import GradientError
 from gradopt.runtime.config import eager_mode
 
-SESSIONS = int(os.environ.get("GRADOPT_SESSIONS", "60"))
+SESSIONS = int(os.environ.get("GRADOPT_SESSIONS", "40"))
 SIZE, STEPS = 3, 25
 
 LEAF, MADE, FILLED, CONSTANT = "leaf", "made by an op", "filled by assignments", "constant"
