@@ -138,28 +138,6 @@ def erfc(x: Scalar) -> Scalar:
     return select(x < 0.0, 1.0 + value, rest)
 
 
-ERF_INV_CENTRE = (
-    2.81022636e-08,
-    3.43273939e-07,
-    -3.5233877e-06,
-    -4.39150654e-06,
-    0.00021858087,
-    -0.00125372503,
-    -0.00417768164,
-    0.246640727,
-    1.50140941,
-)
-ERF_INV_TAIL = (
-    -0.000200214257,
-    0.000100950558,
-    0.00134934322,
-    -0.00367342844,
-    0.00573950773,
-    -0.0076224613,
-    0.00943887047,
-    1.00167406,
-    2.83297682,
-)
 """Single-precision start values of Giles, "Approximating the erfinv function" (2010)."""
 
 
@@ -171,7 +149,9 @@ def erf_inv(x: Scalar) -> Scalar:
     a = absolute(x)
     w = -log((1.0 - a) * (1.0 + a))
     y = a * select(
-        w < 5.0, polynomial(w - 2.5, ERF_INV_CENTRE), polynomial(sqrt(w) - 3.0, ERF_INV_TAIL)
+        w < 5.0,
+        polynomial(w - 2.5, singles.ERF_INV_CENTRE),
+        polynomial(sqrt(w) - 3.0, singles.ERF_INV_TAIL),
     )
     for _ in range(2):
         value, rest = erf_parts(y)
