@@ -9,6 +9,7 @@ from typing import Any
 import iree.runtime as iree
 import numpy as np
 
+from ..deploy import open_device
 from ..errors import ArgumentError, DeviceError, GradoptError
 from ..lowering.marks import DISAGREE
 from . import dispatch
@@ -46,7 +47,7 @@ def device(driver: str) -> Any:
     with _lock:
         if driver not in _devices:
             try:
-                _devices[driver] = iree.get_device(driver)
+                _devices[driver] = open_device(driver)
             except (RuntimeError, ValueError) as error:
                 reason = why_no_device(driver) or error
                 raise DeviceError(f"driver '{driver}' has no device here: {reason}") from None

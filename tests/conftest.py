@@ -3,6 +3,7 @@
 
 import os
 import pathlib
+import sys
 
 import pytest
 
@@ -11,6 +12,9 @@ os.environ["JAX_ENABLE_X64"] = "1"  # gradients are compared in float64
 os.environ.setdefault(
     "XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 )
+
+# IREE's tools, of the environment whose Python this is, whether or not it is activated.
+os.environ["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
 
 LONG = "artifact bare checkpoint deploy export run targets vulkan vulkan_ops"
 

@@ -49,11 +49,9 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def run(python: str, code: str, *arguments: Any) -> Any:
-    """What a script prints, as JSON."""
-    clean = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
-    done = subprocess.run(
-        [python, "-c", code, *map(str, arguments)], capture_output=True, text=True, env=clean
-    )
+    """What a script prints, as JSON; it finds no module of the working directory's."""
+    command = [python, "-I", "-c", code, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

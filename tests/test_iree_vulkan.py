@@ -38,6 +38,7 @@ pytestmark = pytest.mark.compiler
 RANDOM = int(os.environ.get("GRADOPT_RANDOM_VULKAN", "1"))
 REPEATS = int(os.environ.get("GRADOPT_VULKAN_CALLS", "80"))
 EXITS = int(os.environ.get("GRADOPT_EXITS", "1"))
+TASKS = "/proc/self/task"
 DIGITS = pathlib.Path(__file__).resolve().parent.parent / "examples" / "digits.py"
 
 
@@ -71,6 +72,20 @@ def resident() -> int:
     """KiB of memory that the process has."""
     lines = pathlib.Path("/proc/self/status").read_text().splitlines()
     return int(next(x for x in lines if x.startswith("VmRSS")).split()[1])
+
+
+@on_vulkan
+def test_software_waits_behind_all_else() -> None:
+    """Mesa's device asks again and again while it waits: what computes is not delayed by it."""
+    device = devices.device("vulkan")
+    threads = {int(t.name): (t / "comm").read_text() for t in pathlib.Path(TASKS).glob("*")}
+    workers = [t for t, name in threads.items() if name.startswith("llvmpipe")]
+    if not workers:
+        pytest.skip(f"{device} is no software device of Mesa's")
+    niceness = {t: os.getpriority(os.PRIO_PROCESS, t) for t in threads}
+    here = os.getpriority(os.PRIO_PROCESS, 0)
+    assert {niceness[t] for t in workers} == {here}
+    assert list(niceness.values()).count(19) >= 2
 
 
 # --- arrays ---------------------------------------------------------------------------------------
