@@ -58,7 +58,7 @@ def run(python: str, code: str, *arguments: Any) -> Any:
 
 LOADED = """
 import json, sys
-known = sys.stdlib_module_names | {"numpy", "ml_dtypes", "iree", "__mp_main__"}
+known = sys.stdlib_module_names | {"numpy", "ml_dtypes", "iree", "__mp_main__", "sitecustomize"}
 names = {name.partition(".")[0] for name in sys.modules}
 print(json.dumps(sorted(n for n in names - known if not n.startswith("_"))))
 """
