@@ -11,6 +11,7 @@ import jax
 import numpy as np
 import pytest
 from gradopt.errors import GradoptError, OpError
+from gradopt.lowering import pipeline
 from gradopt.op_cases import FAMILIES, Case
 
 from .helpers import run_reference
@@ -401,3 +402,19 @@ def test_spread_input_agrees_with_jax() -> None:
     (got,) = run_reference(lambda x, w: go.conv(x, w, **options, input_dilation=(3, 2)), x, w)
     np.testing.assert_allclose(got, want, rtol=1e-10)
     check_gradients(lambda x, w: (go.conv(x, w, input_dilation=(3, 2)) ** 2).sum(), x, w)
+
+
+@pytest.mark.parametrize("apart", [True, False])
+def test_convolutions_are_not_fused_into_packing(apart: bool) -> None:
+    """A product's operand that comes from a convolution is packed apart, one from a product is
+    not.
+    """
+
+    def f(x: Any, k: Any, w: Any) -> Any:
+        h = go.conv(x, k, padding=1) if apart else x @ k[0, 0]
+        return go.relu(h + 1).reshape(-1, 16) @ w
+
+    specs = [go.TensorSpec(shape) for shape in ((2, 8, 8, 4), (3, 3, 4, 16), (16, 16))]
+    graph = go.trace(f, *specs)
+    pipeline.run(graph.module, "gradopt-lower")
+    assert ("compute_barrier" in str(graph.module)) == apart

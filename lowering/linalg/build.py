@@ -241,6 +241,11 @@ def barrier(value: ir.Value) -> ir.Value:
     ).results[0]
 
 
+def is_elementwise(op: ir.Operation) -> bool:
+    """Whether an op is a `linalg.generic` that reduces nothing."""
+    return op.name == "linalg.generic" and "reduction" not in str(op.attributes["iterator_types"])
+
+
 def fusion_barrier(value: ir.Value) -> ir.Value:
     """`value`, which IREE does not fuse into what reads it. Unlike `barrier`, it costs no
     synchronization, and does not keep recomputation apart.

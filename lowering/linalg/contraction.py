@@ -101,7 +101,7 @@ def multiply(
         ir.AffineMapAttr.get(build.affine_map(n + 3, axes)) for axes in (a_axes, b_axes, out_axes)
     ]
     name = "linalg.batch_matmul" if batched else "linalg.matmul"
-    operands = [_set_apart(a), _set_apart(b)] if batched else [a, b]
+    operands = [_packed_apart(x) for x in ([_set_apart(a), _set_apart(b)] if batched else [a, b])]
     return build.named(name, operands, out, indexing_maps=ir.ArrayAttr.get(maps))
 
 
@@ -126,6 +126,25 @@ def _set_apart(x: ir.Value) -> ir.Value:
     computed = not isinstance(source.owner, ir.Block) and source.owner.name in COMPUTED
     return build.fusion_barrier(x) if computed else x
 
+
+def _packed_apart(x: ir.Value) -> ir.Value:
+    """An operand that comes from a convolution, not packed in the same dispatch: IREE 3.13 would
+    tile the convolution to suit the packing, which makes it seven times slower.
+    """
+    behind, steps = [x], 0
+    while behind and steps < FARTHEST:
+        source, steps = behind.pop().owner, steps + 1
+        if isinstance(source, ir.Block):
+            continue
+        if source.name.startswith("linalg.conv_"):
+            return build.fusion_barrier(x)
+        if source.name in RESHAPES or build.is_elementwise(source):
+            behind += source.operands
+    return x
+
+
+FARTHEST = 32
+"""Ops behind an operand that are looked at."""
 
 COMPUTED = ("linalg.generic", "linalg.transpose")
 RESHAPES = ("tensor.collapse_shape", "tensor.expand_shape", "tensor.cast")
