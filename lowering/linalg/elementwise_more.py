@@ -10,12 +10,31 @@ from ...dialect.mlir import math
 from . import accurate, scalar
 from .elementwise import shift_fits
 from .registry import scalar as body
-from .scalar import Scalar, absolute, copysign, select
+from .scalar import Scalar, absolute, convert, copysign, select
+
+UINT32 = np.dtype(np.uint32)
 
 # --- bits -----------------------------------------------------------------------------------------
 
 body(bits.PopcountOp)(lambda x: Scalar(math.ctpop(x.value), x.dtype))
-body(bits.CountLeadingZerosOp)(lambda x: Scalar(math.ctlz(x.value), x.dtype))
+
+
+@body(bits.CountLeadingZerosOp)
+def count_leading_zeros(x: Scalar) -> Scalar:
+    """By numbers of 32 bits, the only ones that SPIR-V counts in"""
+    size = 8 * x.dtype.itemsize
+    pattern = Scalar(x.value, np.dtype(f"uint{size}"))
+    if size < 32:
+        return convert(_leading_zeros(convert(pattern, UINT32)) - (32 - size), x.dtype)
+    if size == 32:
+        return Scalar(math.ctlz(x.value), x.dtype)
+    high = convert(scalar.shift_right_logical(pattern, pattern.constant(32)), UINT32)
+    low = _leading_zeros(convert(pattern, UINT32)) + 32
+    return convert(select(high == 0, low, _leading_zeros(high)), x.dtype)
+
+
+def _leading_zeros(x: Scalar) -> Scalar:
+    return Scalar(math.ctlz(x.value), UINT32)
 
 
 @body(bits.ShiftRightLogicalOp)
