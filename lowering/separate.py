@@ -2,9 +2,10 @@
 """gradopt-separate-reductions: what reduces, and what repeats the result, in two dispatches.
 
 IREE 3.13 fuses a reduction with an op that reads its result at other positions than its own, as `x
-/ sum(x, axis=0)` does. In SPIR-V the threads of such a dispatch hand the result to each other in
-the memory of their workgroup, with no barrier between writing and reading it: wherever a workgroup
-is more than one subgroup the numbers are wrong, in silence.
+/ sum(x, axis=0)` does, and with what widens the elements that it reads. In SPIR-V the threads of
+such a dispatch hand elements to each other in the memory of their workgroup, with no barrier
+between writing and reading them: wherever a workgroup is more than one subgroup the numbers are
+wrong, in silence.
 """
 
 from ..dialect.control import symbols
@@ -34,7 +35,8 @@ def separate_in(function: func.FuncOp) -> None:
             continue
         reduces, follows = _reduces(op), False
         for i, value in enumerate(list(op.operands)):
-            if storage.root(value) not in reduced:
+            widened = reduces and _is_widened(storage.root(value))
+            if not widened and storage.root(value) not in reduced:
                 continue
             if not reduces and _reads_in_place(op, i, value):
                 follows = True
@@ -52,6 +54,21 @@ def _reduces(op: ir.Operation) -> bool:
     if op.name != "linalg.generic":
         return True
     return any("reduction" in str(kind) for kind in ir.ArrayAttr(op.attributes["iterator_types"]))
+
+
+def _is_widened(value: ir.Value) -> bool:
+    """Whether a value is made element by element of narrower ones. IREE makes such values anew in
+    each dispatch that reads them, in the memory of the workgroup again where that reduces them.
+    """
+    made = value.owner
+    if isinstance(made, ir.Block) or not build.is_elementwise(made):
+        return False
+    return min(map(_width, made.operands)) < _width(value)
+
+
+def _width(value: ir.Value) -> int:
+    """Bits of an element; 0 where they are not known."""
+    return getattr(ir.ShapedType(value.type).element_type, "width", 0)
 
 
 def _reads_in_place(op: ir.Operation, operand: int, value: ir.Value) -> bool:

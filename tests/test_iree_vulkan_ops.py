@@ -157,6 +157,21 @@ def test_scatters_of_many_rows() -> None:
         np.testing.assert_array_equal(last, kept)
 
 
+@on_vulkan
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_widened_elements_are_whole_before_they_are_reduced(dtype: str) -> None:
+    """C133: sums over other axes than the last, of elements that are widened and read twice."""
+
+    def centred(x: Any) -> Any:
+        wide = x.astype("float32")
+        return wide - wide.mean(0, keepdims=True)
+
+    x = np.random.default_rng(4).standard_normal((300, 4)).astype(as_dtype(dtype))
+    wide = x.astype(F32)
+    found = go.compile(centred, target="vulkan")(x)
+    np.testing.assert_allclose(found, wide - wide.mean(0, keepdims=True), rtol=0, atol=1e-5)
+
+
 def test_spirv_is_what_the_profile_says(tmp_path: Any) -> None:
     """C133: 8-bit numbers and 64-bit integers are the device's own, not emulated."""
     x = np.zeros((3, 5), np.int8)
