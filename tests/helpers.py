@@ -58,7 +58,7 @@ def compile_many(functions: dict[str, str]) -> dict[str, Callable[..., Any]]:
     return check.compile_many(functions, CPU)
 
 
-def some_cases(of_each: int = 3) -> list[Case]:
+def some_cases(of_each: int = 2) -> list[Case]:
     """The first rows of each op: what the element types beside float32 are tested on. gradopt-check
     runs all.
     """
