@@ -33,7 +33,7 @@ def separate_in(function: func.FuncOp) -> None:
     for op in [o.operation for block in function.body.blocks for o in block.operations]:
         if not op.name.startswith("linalg.") or op.name == "linalg.fill":
             continue
-        reduces, follows = _reduces(op), False
+        reduces, follows = not build.is_elementwise(op), False  # named ops reduce
         for i, value in enumerate(list(op.operands)):
             widened = reduces and _is_widened(storage.root(value))
             if not widened and storage.root(value) not in reduced:
@@ -47,13 +47,6 @@ def separate_in(function: func.FuncOp) -> None:
             op.operands[i] = barred[value]
         if reduces or follows:
             reduced.update(op.results)
-
-
-def _reduces(op: ir.Operation) -> bool:
-    """Whether results of an op of linalg have fewer positions than it has steps. Named ones do."""
-    if op.name != "linalg.generic":
-        return True
-    return any("reduction" in str(kind) for kind in ir.ArrayAttr(op.attributes["iterator_types"]))
 
 
 def _is_widened(value: ir.Value) -> bool:
