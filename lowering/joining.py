@@ -38,10 +38,10 @@ def join(group: Sequence[ir.Operation]) -> None:
     inputs: dict[tuple[ir.Value, str], tuple[ir.Value, ir.AffineMap]] = {}
     for op in group:
         for value, found in zip(_reads(op), build.indexing_maps(op), strict=False):
-            if (source := build.unbarred(value)) not in users:
-                inputs.setdefault((source, str(found)), (source, found))
+            if build.unbarred(value) not in users:
+                inputs.setdefault((value, str(found)), (value, found))
     first = _earliest([user for found in users.values() for user in found])
-    _hoist([source for source, _ in inputs.values()], group, first)
+    _hoist([value for value, _ in inputs.values()], group, first)
     with ir.InsertionPoint(first), group[-1].location:
         made = _generic(list(inputs.values()), kept)
         results = [build.fusion_barrier(r) for r in made.results]
@@ -138,9 +138,8 @@ def _move_bodies(
         for value, found, element in zip(
             _reads(op), build.indexing_maps(op), old.arguments, strict=False
         ):
-            source = build.unbarred(value)
-            at = results.get(source) or place[source, str(found)]
-            element.replace_all_uses_with(at)
+            made_here = results.get(build.unbarred(value))
+            element.replace_all_uses_with(made_here or place[value, str(found)])
         *inner, end = [o.operation for o in old.operations]
         for o in inner:
             body.append(o)
