@@ -16,7 +16,7 @@ from typing import Any
 from .bench_points import series_of
 
 Row = dict[str, Any]
-Line = list[tuple[float, float]]
+Line = list[tuple[int, float]]
 
 WIDTH, HEAD, PANEL_HEIGHT = 1200, 104, 150
 LEFT, RIGHT, GAP_X, GAP_Y = 118, 24, 62, 58
@@ -57,6 +57,13 @@ def _byte_tick(value: float) -> str:
         if value >= size:
             return f"{value / size:g} {unit}B"
     return f"{value:g} B"
+
+
+def _size_tick(value: int) -> str:
+    for unit, size in (("M", 1_000_000), ("k", 1000)):
+        if value >= 10_000 and value % size == 0:
+            return f"{value // size}{unit}"
+    return str(value)
 
 
 METRICS = (
@@ -183,7 +190,7 @@ class Chart:
             yield _text(left - 6, y(value) + 4, metric.tick(value), "tick", "end")
         for value in sorted({row["size"][shown.name] for row in shown.rows}):
             yield _stroke(f"M{x(value):.1f} {bottom}v4", FAINT, 1)
-            yield _text(x(value), bottom + 17, f"{value:g}", "tick", "middle")
+            yield _text(x(value), bottom + 17, _size_tick(value), "tick", "middle")
         yield _stroke(f"M{left:.1f} {top}V{bottom}H{right:.1f}", FAINT, 1)
         yield _text((left + right) / 2, bottom + 33, shown.name, "axis", "middle")
         for side, line in lines.items():
@@ -191,7 +198,7 @@ class Chart:
                 path = "L".join(f"{x(a):.1f} {y(b):.1f}" for a, b in line)
                 yield _stroke(f"M{path}", COLOURS[side], 2)
             for a, b in line:
-                told = f"{side}: {shown.workload} {shown.name}={a:g}, {metric.title} {b:g}"
+                told = f"{side}: {shown.workload} {shown.name}={a}, {metric.title} {b:g}"
                 yield _dot(x(a), y(b), COLOURS[side], told)
 
 
