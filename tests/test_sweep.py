@@ -57,7 +57,7 @@ def test_points() -> None:
 
 
 def test_every_point() -> None:
-    """The default points exist, are about forty, and cover every workload."""
+    """The default points exist, are 35 to 50, and cover every workload."""
     every = bench_points.every_point()
     assert parse(",".join(map(str, every))) == every
     assert 35 <= len(every) <= 50
