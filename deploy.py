@@ -275,11 +275,11 @@ class Waiting:
 def _schedule(policy: int) -> None:
     """Give this thread a policy; nothing where a sandbox forbids it."""
     with contextlib.suppress(OSError):
-        os.sched_setscheduler(0, policy, _NO_PRIORITY)
+        os.sched_setscheduler(0, policy, os.sched_param(0))
 
 
 _ORDINARY = os.SCHED_OTHER if hasattr(os, "SCHED_BATCH") else None
-_NO_PRIORITY = os.sched_param(0) if _ORDINARY is not None else None
+"""The policy that threads have; none where the system has no such policies."""
 
 
 def _threads() -> dict[int, str]:

@@ -40,7 +40,7 @@ func.func @step(%w: !w {gradopt.donated}, %x: !x, %t: !y) -> (!s, !w) {
 // CHECK-NOT:     call
 // CHECK-DAG:     [[HALF:%[a-z0-9_]+]] = arith.constant 5.0{{0*}}e-01 : f32
 // CHECK-DAG:     [[TWO:%[a-z0-9_]+]] = arith.constant 2.0{{0*}}e+00 : f32
-// CHECK:         [[P:%[0-9]+]] = linalg.matmul ins([[X]], [[W]] :
+// CHECK:         [[P:%[0-9]+]] = linalg.matmul {iree.opt.data_tiling} ins([[X]], [[W]] :
 // CHECK:         [[LOSS:%[0-9]+]] = linalg.generic {{.*}}"reduction"]} {{.*}} outs({{.*}} : tensor<f32>)
 // CHECK:         [[G:%[0-9]+]] = linalg.generic
 // CHECK:           arith.mulf {{.*}}[[TWO]]

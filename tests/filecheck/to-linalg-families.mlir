@@ -51,7 +51,7 @@ func.func @contract_two_axes(%a: tensor<4x2x3xf16>, %b: tensor<2x3x5xf16>) -> te
 // CHECK-LABEL: func.func @contract_two_axes(
 // CHECK-DAG:     [[A:%[a-z0-9_]+]] = tensor.collapse_shape {{.*}} into tensor<4x6xf16>
 // CHECK-DAG:     [[B:%[a-z0-9_]+]] = tensor.collapse_shape {{.*}} into tensor<6x5xf16>
-// CHECK:         linalg.matmul ins([[A]], [[B]] : {{.*}} -> tensor<4x5xf32>
+// CHECK:         linalg.matmul {iree.opt.data_tiling} ins([[A]], [[B]] : {{.*}} -> tensor<4x5xf32>
 // CHECK:         arith.truncf {{.*}} : f32 to f16
 
 // -----
