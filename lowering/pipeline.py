@@ -24,6 +24,7 @@ from . import (
     decompose,
     differentiate,
     inline,
+    layout,
     memref,
     partition,
     plan_memory,
@@ -40,7 +41,7 @@ from .target import Target, check_supported
 STAGES = {
     "graph": "",
     "differentiated": "gradopt-differentiate,gradopt-inline,symbol-dce",
-    "simplified": "gradopt-decompose{keep-lowered=true},gradopt-simplify",
+    "simplified": "gradopt-decompose{keep-lowered=true},gradopt-simplify,gradopt-layout",
     "rematerialized": "",
     "linalg": "convert-gradopt-to-linalg,gradopt-bufferize",
 }
@@ -299,6 +300,7 @@ __all__ = [
     "decompose",
     "differentiate",
     "inline",
+    "layout",
     "memref",
     "parse",
     "partition",

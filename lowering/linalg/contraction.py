@@ -121,7 +121,7 @@ def _set_apart(x: ir.Value) -> ir.Value:
     if rows != DYNAMIC and rows % TILE == 0:
         return x
     source = x
-    while not isinstance(source.owner, ir.Block) and source.owner.name in RESHAPES:
+    while not isinstance(source.owner, ir.Block) and source.owner.name in build.RESHAPES:
         source = source.owner.operands[0]
     computed = not isinstance(source.owner, ir.Block) and source.owner.name in COMPUTED
     return build.fusion_barrier(x) if computed else x
@@ -131,23 +131,11 @@ def _packed_apart(x: ir.Value) -> ir.Value:
     """An operand that comes from a convolution, not packed in the same dispatch: IREE 3.13 would
     tile the convolution to suit the packing, which makes it seven times slower.
     """
-    behind, steps = [x], 0
-    while behind and steps < FARTHEST:
-        source, steps = behind.pop().owner, steps + 1
-        if isinstance(source, ir.Block):
-            continue
-        if source.name.startswith("linalg.conv_"):
-            return build.fusion_barrier(x)
-        if source.name in RESHAPES or build.is_elementwise(source):
-            behind += source.operands
-    return x
+    is_product = build.comes_from(x, lambda op: op.name.startswith("linalg.conv_"))
+    return build.fusion_barrier(x) if is_product else x
 
-
-FARTHEST = 32
-"""Ops behind an operand that are looked at."""
 
 COMPUTED = ("linalg.generic", "linalg.transpose")
-RESHAPES = ("tensor.collapse_shape", "tensor.expand_shape", "tensor.cast")
 
 
 def _has_kernel(dtype: np.dtype) -> bool:
