@@ -3,8 +3,8 @@
 stands between them does too, where that leaves the fewest bytes to transpose.
 
 Every value that the layout of a convolution or pool reaches has a second order of axes besides its
-own (`layout_rules`). Which ops take which of the two is a minimum cut: an op that stays is on the
-side of the source, one that moves on that of the sink, and an edge between the maker of a value and
+own (`layout_rules`). Which ops take which of the two is a minimum cut: an op that moves is on the
+side of the source, one that stays on that of the sink, and an edge between the maker of a value and
 its readers has the value's bytes as capacity. Arguments and results of the function stay.
 """
 
@@ -203,16 +203,16 @@ def keeps_elements(value: ir.Value, order: Order) -> bool:
 
 
 def takes_order(op: Any, position: int, order: Order) -> bool:
-    """Whether a product takes its operand in another order without moving it: the axes that it
-    keeps stay in theirs.
+    """Whether an operand of a product lies as a matrix in another order: neither it nor the other
+    operand, whose contracted axes come in the same order, has to be moved for the product.
     """
     if not isinstance(op, DotGeneralOp):
         return False
     side = ("lhs", "rhs")[position]
     batch, contract = getattr(op, f"{side}_batch"), getattr(op, f"{side}_contract")
-    free = set(free_axes(len(order), batch, contract))
-    kept = [a for a in order if a in free]
-    return kept == sorted(kept)
+    free = free_axes(len(order), batch, contract)
+    depth = [contract[i] for i in np.argsort(op.lhs_contract)]
+    return order in ((*batch, *free, *depth), (*batch, *depth, *free))
 
 
 # --- the rewriting --------------------------------------------------------------------------------

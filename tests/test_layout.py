@@ -136,6 +136,13 @@ def test_a_product_takes_its_operand_as_it_lies() -> None:
     assert transposes(net(pointwise, X, W, draw(6, 3))) == [LAST_X, LAST_W]
 
 
+def test_a_product_over_the_image_does_not_move_its_weights() -> None:
+    """Contracted axes in another order would have the other operand transposed, however large."""
+    weights = draw(6, 4, 3, 50)
+    graph = net(lambda x, w, m: go.tensordot(go.conv(x, w, **FIRST), m, 3), X, W, weights)
+    assert transposes(graph) == [LAST_X, LAST_W, (2, 6, 4, 3)]
+
+
 @pytest.mark.parametrize("name", ["cnn", "resnet"])
 def test_training_steps(name: str) -> None:
     """A training step moves the images once, and each kernel once for its use and once in its
