@@ -24,6 +24,7 @@ from . import (
     decompose,
     differentiate,
     inline,
+    layout,
     memref,
     multi_output,
     partition,
@@ -41,7 +42,7 @@ from .target import Target, check_supported
 STAGES = {
     "graph": "",
     "differentiated": "gradopt-differentiate,gradopt-inline,symbol-dce",
-    "simplified": "gradopt-decompose{keep-lowered=true},gradopt-simplify",
+    "simplified": "gradopt-decompose{keep-lowered=true},gradopt-simplify,gradopt-layout",
     "rematerialized": "",
     "linalg": "convert-gradopt-to-linalg,gradopt-bufferize",
 }
@@ -304,6 +305,7 @@ __all__ = [
     "decompose",
     "differentiate",
     "inline",
+    "layout",
     "memref",
     "multi_output",
     "parse",

@@ -2,8 +2,8 @@
 """The benchmark's training steps: weights and one batch from NumPy's generator with seed 0, losses
 as gradopt functions.
 
-Each workload is a function () -> (parameters, batch, loss), all float32. Convolutions have their
-channels last.
+Each workload is a function () -> (parameters, batch, loss), all float32. Those with convolutions
+have `channels_last`: 1, or 0 for images (N, C, H, W) and kernels (out, in, height, width).
 """
 
 import itertools
@@ -22,16 +22,28 @@ def _normal(rng: np.random.Generator, *shape: int, scale: float) -> np.ndarray:
     return (rng.standard_normal(shape) * scale).astype(np.float32)
 
 
-def _kernel(rng: np.random.Generator, out: int, inner: int, width: int, scale: float) -> np.ndarray:
-    """A square kernel, drawn as (out, in, height, width), laid out as (height, width, in, out)."""
-    drawn = _normal(rng, out, inner, width, width, scale=scale)
-    return np.ascontiguousarray(drawn.transpose(2, 3, 1, 0))
+class _Layout:
+    """How images and kernels lie in memory, and the settings of ops that say so."""
 
+    def __init__(self, channels_last: int) -> None:
+        self.last = bool(channels_last)
+        self.conv: dict[str, Any] = {"layout": "channels_last" if self.last else "channels_first"}
+        self.channel_axis = -1 if self.last else 1
+        self.spatial = (1, 2) if self.last else (2, 3)
 
-def _images(rng: np.random.Generator, batch: int) -> np.ndarray:
-    """Images drawn as (batch, 3, 32, 32), laid out with channels last."""
-    drawn = _normal(rng, batch, 3, 32, 32, scale=1.0)
-    return np.ascontiguousarray(drawn.transpose(0, 2, 3, 1))
+    def kernel(
+        self, rng: np.random.Generator, out: int, inner: int, width: int, scale: float
+    ) -> np.ndarray:
+        """A square kernel, (out, in, height, width), or (height, width, in, out) with channels
+        last.
+        """
+        drawn = _normal(rng, out, inner, width, width, scale=scale)
+        return np.ascontiguousarray(drawn.transpose(2, 3, 1, 0)) if self.last else drawn
+
+    def images(self, rng: np.random.Generator, batch: int) -> np.ndarray:
+        """Images (batch, 3, 32, 32), or (batch, 32, 32, 3) with channels last."""
+        drawn = _normal(rng, batch, 3, 32, 32, scale=1.0)
+        return np.ascontiguousarray(drawn.transpose(0, 2, 3, 1)) if self.last else drawn
 
 
 def _labels(rng: np.random.Generator, classes: int, *shape: int) -> np.ndarray:
@@ -58,52 +70,60 @@ def mlp(batch: int = 128, width: int = 1024, depth: int = 2) -> Workload:
     return p, (x, _labels(rng, 10, batch)), loss
 
 
-def cnn(batch: int = 32) -> Workload:
+def cnn(batch: int = 32, channels_last: int = 1) -> Workload:
     """Three 3x3 convolutions with relu (32, 64 by stride 2, 128 by stride 2), average over the
     image, linear.
     """
-    rng = np.random.default_rng(0)
+    rng, layout = np.random.default_rng(0), _Layout(channels_last)
     sizes = [(32, 3), (64, 32), (128, 64)]
-    p = {f"k{i}": _kernel(rng, o, c, 3, (2 / (9 * c)) ** 0.5) for i, (o, c) in enumerate(sizes)}
+    p = {
+        f"k{i}": layout.kernel(rng, o, c, 3, (2 / (9 * c)) ** 0.5) for i, (o, c) in enumerate(sizes)
+    }
     p["w"] = _normal(rng, 128, 10, scale=0.1)
 
     def loss(p: Any, x: Any, y: Any) -> Any:
         for i, stride in enumerate((1, 2, 2)):
-            x = go.relu(go.conv(x, p[f"k{i}"], strides=stride, padding=1))
-        return go.cross_entropy(x.mean((1, 2)) @ p["w"], y).mean()
+            x = go.relu(go.conv(x, p[f"k{i}"], strides=stride, padding=1, **layout.conv))
+        return go.cross_entropy(x.mean(layout.spatial) @ p["w"], y).mean()
 
-    x = _images(rng, batch)
+    x = layout.images(rng, batch)
     return p, (x, _labels(rng, 10, batch)), loss
 
 
-def resnet(batch: int = 16, width: int = 32) -> Workload:
+def resnet(batch: int = 16, width: int = 32, channels_last: int = 1) -> Workload:
     """A stem and three residual blocks with batch norm in training mode, average over the image,
     linear.
     """
-    rng = np.random.default_rng(0)
-    p = {"stem": _kernel(rng, width, 3, 3, 0.27)}
+    rng, layout = np.random.default_rng(0), _Layout(channels_last)
+    p = {"stem": layout.kernel(rng, width, 3, 3, 0.27)}
     blocks = [(width, 1), (2 * width, 2), (4 * width, 2)]
     inner = width
     for i, (c, _) in enumerate(blocks):
-        p[f"{i}a"] = _kernel(rng, c, inner, 3, (2 / (9 * inner)) ** 0.5)
-        p[f"{i}b"] = _kernel(rng, c, c, 3, (2 / (9 * c)) ** 0.5)
-        p[f"{i}p"] = _kernel(rng, c, inner, 1, (2 / inner) ** 0.5)
+        p[f"{i}a"] = layout.kernel(rng, c, inner, 3, (2 / (9 * inner)) ** 0.5)
+        p[f"{i}b"] = layout.kernel(rng, c, c, 3, (2 / (9 * c)) ** 0.5)
+        p[f"{i}p"] = layout.kernel(rng, c, inner, 1, (2 / inner) ** 0.5)
         for n in "ab":
             p[f"{i}{n}g"], p[f"{i}{n}h"] = np.ones(c, np.float32), np.zeros(c, np.float32)
         inner = c
     p["w"] = _normal(rng, inner, 10, scale=0.1)
 
-    def loss(p: Any, x: Any, y: Any) -> Any:
-        x = go.relu(go.conv(x, p["stem"], padding=1))
-        for i, (_, stride) in enumerate(blocks):
-            h = go.conv(x, p[f"{i}a"], strides=stride, padding=1)
-            h = go.relu(go.batch_norm(h, p[f"{i}ag"], p[f"{i}ah"]))
-            h = go.conv(h, p[f"{i}b"], padding=1)
-            h = go.batch_norm(h, p[f"{i}bg"], p[f"{i}bh"])
-            x = go.relu(h + go.conv(x, p[f"{i}p"], strides=stride))
-        return go.cross_entropy(x.mean((1, 2)) @ p["w"], y).mean()
+    def conv(x: Any, kernel: Any, strides: int = 1, padding: int = 0) -> Any:
+        return go.conv(x, kernel, strides=strides, padding=padding, **layout.conv)
 
-    x = _images(rng, batch)
+    def norm(x: Any, gamma: Any, beta: Any) -> Any:
+        return go.batch_norm(x, gamma, beta, channel_axis=layout.channel_axis)
+
+    def loss(p: Any, x: Any, y: Any) -> Any:
+        x = go.relu(conv(x, p["stem"], padding=1))
+        for i, (_, stride) in enumerate(blocks):
+            h = conv(x, p[f"{i}a"], strides=stride, padding=1)
+            h = go.relu(norm(h, p[f"{i}ag"], p[f"{i}ah"]))
+            h = conv(h, p[f"{i}b"], padding=1)
+            h = norm(h, p[f"{i}bg"], p[f"{i}bh"])
+            x = go.relu(h + conv(x, p[f"{i}p"], strides=stride))
+        return go.cross_entropy(x.mean(layout.spatial) @ p["w"], y).mean()
+
+    x = layout.images(rng, batch)
     return p, (x, _labels(rng, 10, batch)), loss
 
 

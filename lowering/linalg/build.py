@@ -258,6 +258,25 @@ def is_identity(found: ir.AffineMap) -> bool:
     return found == ir.AffineMap.get_identity(found.n_dims)
 
 
+RESHAPES = ("tensor.collapse_shape", "tensor.expand_shape", "tensor.cast")
+FARTHEST = 32
+"""Ops behind a value that are looked at."""
+
+
+def comes_from(value: ir.Value, is_it: Callable[[ir.Operation], bool]) -> bool:
+    """Whether a value was made by such an op, seen through reshapes and elementwise ops."""
+    behind, steps = [value], 0
+    while behind and steps < FARTHEST:
+        source, steps = behind.pop().owner, steps + 1
+        if isinstance(source, ir.Block):
+            continue
+        if is_it(source):
+            return True
+        if source.name in RESHAPES or is_elementwise(source):
+            behind += source.operands
+    return False
+
+
 def fusion_barrier(value: ir.Value) -> ir.Value:
     """`value`, which IREE does not fuse into what reads it. Unlike `barrier`, it costs no
     synchronization, and does not keep recomputation apart.

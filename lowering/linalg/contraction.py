@@ -133,7 +133,7 @@ def _set_apart(x: ir.Value) -> ir.Value:
     if rows != DYNAMIC and rows % TILE == 0:
         return x
     source = x
-    while not isinstance(source.owner, ir.Block) and source.owner.name in RESHAPES:
+    while not isinstance(source.owner, ir.Block) and source.owner.name in build.RESHAPES:
         source = source.owner.operands[0]
     computed = not isinstance(source.owner, ir.Block) and source.owner.name in COMPUTED
     return build.fusion_barrier(x) if computed else x
@@ -144,30 +144,17 @@ def _packed_apart(x: ir.Value) -> ir.Value:
     in the same dispatch: IREE 3.13 would tile what makes it to suit the packing, which makes a
     convolution seven times slower, and a copy of windows four times.
     """
-    behind, steps = [x], 0
-    while behind and steps < FARTHEST:
-        source, steps = behind.pop().owner, steps + 1
-        if isinstance(source, ir.Block):
-            continue
-        if source.name.startswith("linalg.conv_") or _gathers(source):
-            return build.fusion_barrier(x)
-        if source.name in RESHAPES or build.is_elementwise(source):
-            behind += source.operands
-    return x
+    return build.fusion_barrier(x) if build.comes_from(x, _is_slow_to_pack) else x
 
 
-def _gathers(op: ir.Operation) -> bool:
-    """Whether a generic reads at positions that are sums or multiples of its loops."""
+def _is_slow_to_pack(op: ir.Operation) -> bool:
+    """Whether an op is a convolution, or reads at sums or multiples of its loops."""
     if op.name != "linalg.generic":
-        return False
+        return op.name.startswith("linalg.conv_")
     return not all(m.is_projected_permutation for m in build.indexing_maps(op))
 
 
-FARTHEST = 32
-"""Ops behind an operand that are looked at."""
-
 COMPUTED = ("linalg.generic", "linalg.transpose")
-RESHAPES = ("tensor.collapse_shape", "tensor.expand_shape", "tensor.cast")
 
 
 def _has_kernel(dtype: np.dtype) -> bool:
