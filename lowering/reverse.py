@@ -7,6 +7,7 @@ from typing import Any, Protocol
 from ..dialect.base import NO_GRADIENT, Op, wrap
 from ..dialect.builder import Builder
 from ..dialect.creation import zeros_like
+from ..dialect.loops import loop_of
 from ..dialect.mlir import func, ir
 from ..dialect.types import TensorSpec, is_float, is_float_type
 from ..errors import OpError, PassError
@@ -49,6 +50,14 @@ class Calls(Protocol):
 
     def call_rule(self, op: func.CallOp, cts: list[Any]) -> list[Any]:
         """The gradients of a call by its operands."""
+        ...
+
+    def loop_rule(
+        self, op: func.CallIndirectOp, cts: list[Any], active: set[ir.Value]
+    ) -> tuple[list[Any], dict[ir.Value, ir.Value]]:
+        """The gradients of a loop by its operands, and what stands for its results, if another loop
+        does.
+        """
         ...
 
 
@@ -157,6 +166,11 @@ class Sweep:
                 self.replaced.update(replaced)
                 self.old.append(op)
             return found
+        elif loop_of(op) is not None:
+            gradients, replaced = self.calls.loop_rule(op, cts, self.active)
+            if replaced:
+                self.replaced.update(replaced)
+                self.old.append(op)
         elif isinstance(op, func.CallOp):
             gradients = self.calls.call_rule(op, cts)
         else:
@@ -234,7 +248,7 @@ def _derived_location(op: Any) -> ir.Location:
 def _missing_rule(op: Any, calls: Calls) -> str | None:
     if isinstance(op, func.CallOp) and calls.has_call_rule(op):
         return None
-    if isinstance(op, Op) and hasattr(type(op), "vjp"):
+    if loop_of(op) is not None or (isinstance(op, Op) and hasattr(type(op), "vjp")):
         return None
     name = op.operation.name
     remedy = "define `vjp` on its class, or keep it out with stop_gradient"
