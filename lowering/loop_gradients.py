@@ -77,7 +77,8 @@ class LoopGradient:
         """
         through, anyhow = self.of.pairs.dependence(self.loop.callee)
         given = sum(1 << i for i, a in enumerate(active) if a)
-        reached = {i for i, ct in enumerate(self.cts) if ct is not None}
+        results = [TensorSpec.from_mlir(r.type).dtype for r in self.op.operation.results]
+        reached = {i for i, ct in enumerate(self.cts) if ct is not None and is_float(results[i])}
         for _ in range(self.carries):
             given |= sum(1 << i for i in range(self.carries) if through[i] & given)
             read = 0
