@@ -94,7 +94,10 @@ class ScanOp(FunctionOp, name="scan"):
             carry = found[:carries]
             steps.append(found[carries:])
         if not steps:
-            return (*carry, *(np.zeros([n or 0 for n in s.shape], s.dtype) for s in results[carries:]))
+            return (
+                *carry,
+                *(np.zeros([n or 0 for n in s.shape], s.dtype) for s in results[carries:]),
+            )
         return (*carry, *map(np.stack, zip(*(steps[::-1] if reverse else steps), strict=True)))
 
     @classmethod
@@ -180,7 +183,7 @@ def fori_loop(
             f"{type(lower).__name__} and {type(upper).__name__}",
             "the number of steps has to be known while tracing; bound it, and use go.where",
         ) from None
-    dtype = int32 if -(2**31) <= first and last < 2**31 else int64
+    dtype = int32 if first >= -(2**31) and last < 2**31 else int64
 
     @functools.wraps(body_fun)
     def step(value: Any, i: Any) -> tuple[Any, None]:
@@ -327,7 +330,8 @@ class _Loop:
             steps.append(trees.flatten(y))
         if any(s != steps[0][1] for _, s in steps):
             raise ScanOp.error("y of one structure from each step", "several")
-        outputs = zip(*(leaves for leaves, _ in (steps[::-1] if self.reverse else steps)))
+        ordered = steps[::-1] if self.reverse else steps
+        outputs = zip(*(leaves for leaves, _ in ordered), strict=True)
         ys = trees.unflatten(steps[0][1], [stack(leaves) for leaves in outputs])
         return trees.unflatten(self.structure, carry), ys
 

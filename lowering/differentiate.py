@@ -276,8 +276,8 @@ class Differentiation:
     def loop_rule(
         self, op: func.CallIndirectOp, cts: list[Any], active: set[ir.Value]
     ) -> tuple[list[Any], dict[ir.Value, ir.Value]]:
-        """The gradients of a loop by its operands, from a loop the other way; and what stands for its
-        results, where the loop saves more than it did.
+        """The gradients of a loop by its operands, from a loop the other way; and what stands for
+        its results, where the loop saves more than it did.
         """
         return LoopGradient(self, op, cts, active).build()
 

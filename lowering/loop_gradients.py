@@ -70,7 +70,7 @@ class LoopGradient:
         self._choose([o in active for o in self.operands])
 
     def _choose(self, active: list[bool]) -> None:
-        """What the body is differentiated by (`wrt`), and its results that have cotangents (`heads`).
+        """Find by what the body is differentiated (`wrt`), and of which of its results (`heads`).
 
         A carry is among both if it depends on what is active in any step, and if in any step what
         has a cotangent depends on it.

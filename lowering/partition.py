@@ -154,7 +154,7 @@ class Joint:
         return [v for v in number if v in kept]
 
     def price(self, value: ir.Value) -> float:
-        """Bytes to keep a value: none for a result, which the caller has. A function is not kept."""
+        """Bytes to keep a value: none for a result, which the caller has. No function is kept."""
         if not isinstance(value.type, ir.RankedTensorType):
             return math.inf
         return 0 if value in self.results else costs.nbytes(value.type)

@@ -90,7 +90,8 @@ class Sweep:
     """The ops of a block, backwards, each of which hands on what it is given by its rule.
 
     `met` are the contributions to the gradients by `inputs`, values of the block, in the order they
-    are met; `replaced` says what stands for results of calls that are now those of @f_forward.
+    are met; `replaced` says what stands for results of calls that are now those of @f_forward, and
+    of loops that save more; `inserted` how many ops more there are in front of what is appended.
     """
 
     def __init__(
@@ -104,6 +105,7 @@ class Sweep:
         self.calls = calls
         self.met: list[tuple[ir.Value, Any]] = []
         self.replaced: dict[ir.Value, ir.Value] = {}
+        self.inserted = 0
         self.old: list[Any] = []  # calls that others stand for; kept until no value is looked up
         self.wanted = set(inputs)
         self.cotangents: dict[ir.Value, list[Any]] = {}
@@ -171,6 +173,7 @@ class Sweep:
             if replaced:
                 self.replaced.update(replaced)
                 self.old.append(op)
+                self.inserted += 1  # the new loop as a function; calls come and go
         elif isinstance(op, func.CallOp):
             gradients = self.calls.call_rule(op, cts)
         else:

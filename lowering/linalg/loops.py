@@ -28,7 +28,9 @@ def trips(op: Any, _: ir.Value, *operands: ir.Value) -> list[ir.Value]:
     body, count, first = loop.target(), loop.carries, loop.carries + loop.xs
     carry, xs, captured = operands[:count], operands[count:first], operands[first:]
     stacked = [
-        build.empty([loop.length, *ir.RankedTensorType(y).shape], ir.RankedTensorType(y).element_type)
+        build.empty(
+            [loop.length, *ir.RankedTensorType(y).shape], ir.RankedTensorType(y).element_type
+        )
         for y in list(body.type.results)[count:]
     ]
     zero, one, last = build.index(0), build.index(1), build.index(loop.length)
