@@ -156,6 +156,7 @@ from .dialect.logic import (
     shift_right,
     where,
 )
+from .dialect.loops import fori_loop, scan
 from .dialect.loss import cross_entropy, nll_loss
 from .dialect.masked import masked_mean, masked_sum
 from .dialect.modes import autocast, infer_mode, is_training, train_mode

@@ -111,6 +111,7 @@ class Op(Gradopt.Operation, traits=[ext.Pure]):
     OPERANDS = {}  # field -> whether it is variadic; RESULTS likewise
     RESULTS = {}
     HAS_FLOATS = False  # whether attributes are floats
+    OF_FUNCTION = False  # True for ops that name a function, and are no op on arrays alone
     UPDATES = False  # True where the result may be written over the first operand
     STATES = ()  # operand fields that are states, such as running statistics
     WIDEN = True  # False for ops on bits, whose reference must see 16-bit floats as they are

@@ -81,7 +81,72 @@ class TagOp(Unary, name="tag"):
         return [ct]
 
 
-class DerivativeOp(Op):
+class FunctionOp(Op):
+    """A function of the module made into another one, as a function value for `func.call_indirect`.
+
+    `callee` is the function's symbol. An op of the dialect cannot take tensors of several types in
+    one list of operands; a call can.
+    """
+
+    OF_FUNCTION = True
+
+    callee: Symbol
+    f: FunctionValue
+
+    @classmethod
+    def infer(  # type: ignore[override]  # from a function, not from tensors
+        cls, callee: func.FuncOp, **attributes: Any
+    ) -> tuple[list[TensorSpec], list[TensorSpec]]:
+        """Input and result types of the new function; raises where it cannot be made."""
+        raise NotImplementedError(cls)
+
+    @classmethod
+    def emit_call(cls, callee: func.FuncOp, *operands: Any, **attributes: Any) -> tuple[Any, ...]:
+        """Append the op and a call of what it gives; return the call's results."""
+        builder = builders.owner(cls.MNEMONIC, operands)
+        with builder.context:
+            values = [builder.adopt(o) for o in operands]
+            inputs, results = cls.infer(callee, **attributes)
+            kind = ir.FunctionType.get(
+                [s.to_mlir() for s in inputs], [s.to_mlir() for s in results]
+            )
+            given = cls.with_defaults(attributes | {"callee": callee.name.value})
+            made = cls.create([], [kind], given, builder, None)
+            where = {"loc": made.location, "ip": builder.insertion_point}
+            call = func.CallIndirectOp(kind.results, made.results[0], values, **where)
+            return tuple(wrap(r, builder) for r in call.operation.results)
+
+    def target(self) -> func.FuncOp:
+        """The function named by `callee`; OpError if the module has none of that name."""
+        module = self.operation.parent
+        while module.name != "builtin.module":
+            module = module.parent.operation
+        table = ir.SymbolTable(module)
+        if self.callee in table and isinstance(table[self.callee], func.FuncOp):
+            return table[self.callee]
+        names = ", ".join(f"@{name}" for name in symbols(module))
+        raise self.error(f"a function out of {names}", f"@{self.callee}")
+
+    def verify_invariants(self) -> bool:
+        """Called by MLIR's verifier: the result must be the function type that `infer` says."""
+        try:
+            self.check_fields()
+            attributes = self.read_attributes()
+            del attributes["callee"]
+            inputs, results = self.infer(self.target(), **attributes)
+            with self.operation.context:
+                kind = ir.FunctionType.get(
+                    [s.to_mlir() for s in inputs], [s.to_mlir() for s in results]
+                )
+            if kind != (found := self.operation.results[0].type):
+                raise self.error(f"result type {kind}", found)
+        except OpError as error:
+            self.location.emit_error(self.named(error))
+            return False
+        return True
+
+
+class DerivativeOp(FunctionOp):
     """A derivative of a function of the module, as a function value for `func.call_indirect`.
 
     `callee` is the function's symbol, `wrt` are the positions of the inputs to differentiate by,
@@ -90,11 +155,9 @@ class DerivativeOp(Op):
     "zeros".
     """
 
-    callee: Symbol
     wrt: Ints
     heads: Ints = ()
     unreachable: Str = "error"
-    f: FunctionValue
 
     @classmethod
     def types(
@@ -145,51 +208,6 @@ class DerivativeOp(Op):
                     )
         by = [inputs[i] for i in wrt] + [t.x.spec for t in tagged(cls, callee, intermediates)]
         return cls.types(inputs, results, by, [results[i] for i in chosen])
-
-    @classmethod
-    def emit_call(cls, callee: func.FuncOp, *operands: Any, **attributes: Any) -> tuple[Any, ...]:
-        """Append the op and a call of the derivative; return the call's results."""
-        builder = builders.owner(cls.MNEMONIC, operands)
-        with builder.context:
-            values = [builder.adopt(o) for o in operands]
-            inputs, results = cls.infer(callee, **attributes)
-            kind = ir.FunctionType.get(
-                [s.to_mlir() for s in inputs], [s.to_mlir() for s in results]
-            )
-            given = cls.with_defaults(attributes | {"callee": callee.name.value})
-            derivative = cls.create([], [kind], given, builder, None)
-            where = {"loc": derivative.location, "ip": builder.insertion_point}
-            call = func.CallIndirectOp(kind.results, derivative.results[0], values, **where)
-            return tuple(wrap(r, builder) for r in call.operation.results)
-
-    def target(self) -> func.FuncOp:
-        """The function named by `callee`; OpError if the module has none of that name."""
-        module = self.operation.parent
-        while module.name != "builtin.module":
-            module = module.parent.operation
-        table = ir.SymbolTable(module)
-        if self.callee in table and isinstance(table[self.callee], func.FuncOp):
-            return table[self.callee]
-        names = ", ".join(f"@{name}" for name in symbols(module))
-        raise self.error(f"a function out of {names}", f"@{self.callee}")
-
-    def verify_invariants(self) -> bool:
-        """Called by MLIR's verifier: the result must be the function type that `infer` says."""
-        try:
-            self.check_fields()
-            attributes = self.read_attributes()
-            del attributes["callee"]
-            inputs, results = self.infer(self.target(), **attributes)
-            with self.operation.context:
-                kind = ir.FunctionType.get(
-                    [s.to_mlir() for s in inputs], [s.to_mlir() for s in results]
-                )
-            if kind != (found := self.operation.results[0].type):
-                raise self.error(f"result type {kind}", found)
-        except OpError as error:
-            self.location.emit_error(self.named(error))
-            return False
-        return True
 
 
 class VjpOp(DerivativeOp, name="vjp"):

@@ -213,7 +213,9 @@ class CallPairs:
         results = [sweep.replaced.get(r, r) for r in results]
         position = {inputs[i]: i for i in wrt}
         met = [(position[x], ir.Value(ct)) for x, ct in sweep.met]
-        split = _Split(block, inputs, results, cts, list(block.operations)[count:], met)
+        split = _Split(
+            block, inputs, results, cts, list(block.operations)[count + sweep.inserted :], met
+        )
         pair = split.pair(function, names, make)
         if pair.forward is None:
             del self.functions[function.name.value]

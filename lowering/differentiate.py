@@ -28,6 +28,7 @@ from ..dialect.control import (
     tagged,
 )
 from ..dialect.creation import ones_like, zeros_like
+from ..dialect.loops import ScanOp
 from ..dialect.mlir import func, ir
 from ..dialect.types import is_float
 from .call_pairs import CallPairs
@@ -41,6 +42,7 @@ from .call_rules import (
 )
 from .decompose import expand, needs_rule
 from .inline import callee_of, callees_first, clone_body
+from .loop_gradients import LoopGradient
 from .passes import failure, gradopt_pass, single_block
 from .policies import SAVING, resumed_function, use_saving_functions
 from .reverse import reverse
@@ -92,7 +94,7 @@ class Differentiation:
             return []
         ops = list(single_block(function).operations)
         self._check_regions(function, ops)
-        kinds = {func.CallOp: callee_of, VjpOp: _callee, JvpOp: _callee}
+        kinds = {func.CallOp: callee_of, VjpOp: _callee, JvpOp: _callee, ScanOp: _callee}
         named = [kinds[type(op)](op) for op in reversed(ops) if type(op) in kinds]
         return named + rule_functions(self.functions, function)
 
@@ -271,6 +273,14 @@ class Differentiation:
             gradients[i] = gradient
         return gradients
 
+    def loop_rule(
+        self, op: func.CallIndirectOp, cts: list[Any], active: set[ir.Value]
+    ) -> tuple[list[Any], dict[ir.Value, ir.Value]]:
+        """The gradients of a loop by its operands, from a loop the other way; and what stands for
+        its results, where the loop saves more than it did.
+        """
+        return LoopGradient(self, op, cts, active).build()
+
     # --- forward mode -----------------------------------------------------------------------------
 
     def jvp(self, request: Request, location: ir.Location) -> func.FuncOp:
@@ -301,7 +311,7 @@ class Differentiation:
         return function
 
 
-def _callee(op: DerivativeOp) -> str:
+def _callee(op: DerivativeOp | ScanOp) -> str:
     return op.callee
 
 

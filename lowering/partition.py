@@ -25,6 +25,7 @@ from ..dialect.control import (
     named_symbols,
     symbols,
 )
+from ..dialect.loops import ScanOp
 from ..dialect.mlir import func, ir
 from . import costs
 from .cut import min_cut
@@ -79,7 +80,7 @@ class Joint:
             if value in depends:
                 message = f"expected result {i} to depend on no cotangent; it is marked as primal"
                 raise failure([(function.location, message)])
-        self.forward = _ancestors(self.free, self.results)
+        self.forward = ancestors(self.free, self.results)
         self.kept = self._kept()
 
     def _check(self, positions: list[int]) -> None:
@@ -114,13 +115,15 @@ class Joint:
 
         inward = {v: 2 + 2 * i for v, i in number.items()}  # the outward node is the next one
         for value in self.inputs:
-            edge(0, inward[value], math.inf)  # kept at no price: nothing leads on from there
+            edge(0, inward[value], math.inf)  # kept at no price, where nothing leads on from there
+            if price := self.price_of_input(value):
+                edge(inward[value], inward[value] + 1, price)
         late = self._behind_barriers()
         for op in self.free:
             in_forward = op in self.forward
-            repeats = not in_forward or repeats_at_no_cost(op)
+            repeats = not in_forward or self.repeats(op)
             for result in op.operation.results:
-                price = math.inf if op in late else self._price(result)
+                price = math.inf if op in late else self.price(result)
                 edge(inward[result], inward[result] + 1, price)
                 if not repeats:
                     edge(0, inward[result], math.inf)
@@ -150,9 +153,19 @@ class Joint:
                     pending.append(operand)
         return [v for v in number if v in kept]
 
-    def _price(self, value: ir.Value) -> int:
-        """Bytes to keep a value: none for a result, which the caller has."""
+    def price(self, value: ir.Value) -> float:
+        """Bytes to keep a value: none for a result, which the caller has. No function is kept."""
+        if not isinstance(value.type, ir.RankedTensorType):
+            return math.inf
         return 0 if value in self.results else costs.nbytes(value.type)
+
+    def price_of_input(self, value: ir.Value) -> int:
+        """Bytes to keep an input: none, as the caller has it."""
+        return 0
+
+    def repeats(self, op: Any) -> bool:
+        """Whether the backward may compute an op of the forward anew."""
+        return repeats_at_no_cost(op)
 
     def _behind_barriers(self) -> set[Any]:
         """Ops that need no cotangent, and stand behind a barrier that the results do not need: what
@@ -184,12 +197,14 @@ class Joint:
 
 def repeats_at_no_cost(op: Any) -> bool:
     """True for ops that are computed in the loops of their readers, quickly."""
+    if isinstance(op, ScanOp):  # the loop as a function; its call is another op
+        return True
     if isinstance(op, costs.VIEWS + costs.ON_DEMAND):
         return not isinstance(op, OptimizationBarrierOp)
     return type(op) in BODIES and type(op).MNEMONIC not in costs.SLOW
 
 
-def _ancestors(ops: list[Any], values: Iterable[ir.Value]) -> set[Any]:
+def ancestors(ops: list[Any], values: Iterable[ir.Value]) -> set[Any]:
     """The ops that values are made by."""
     needed = set(values)
     found = set()
@@ -210,7 +225,7 @@ def split(module: ir.Module, joint: Joint, taken: set[str]) -> tuple[func.FuncOp
         zip(joint.function.entry_block.arguments, argument_names(joint.function), strict=True)
     )
     residuals = joint.residuals
-    needed = _ancestors(joint.free, [*joint.results, *residuals])
+    needed = ancestors(joint.free, [*joint.results, *residuals])
     forward = _function(
         module,
         _unused(f"{name}_forward", taken),
@@ -219,9 +234,9 @@ def split(module: ir.Module, joint: Joint, taken: set[str]) -> tuple[func.FuncOp
         [*joint.results, *residuals],
     )
     again = joint.repeated | set(joint.backward)
-    labels = [(v, names.get(v) or _label(v)) for v in joint.by_reference + residuals]
+    labels = [(v, names.get(v) or label(v)) for v in joint.by_reference + residuals]
     labels += [(v, names[v]) for v in joint.cotangents]
-    used = _ancestors([op for op in joint.ops if op in again], joint.gradients)
+    used = ancestors([op for op in joint.ops if op in again], joint.gradients)
     ops = [op for op in joint.ops if op in used]
     backward = _function(module, _unused(f"{name}_backward", taken), labels, ops, joint.gradients)
     return forward, backward
@@ -234,7 +249,7 @@ def _unused(name: str, taken: set[str]) -> str:
     return name
 
 
-def _label(value: ir.Value) -> str:
+def label(value: ir.Value) -> str:
     location = value.owner.operation.location
     return location.name_str if isinstance(location, ir.NameLoc) else "residual"
 
@@ -289,5 +304,5 @@ def kept_values(joint: Joint) -> list[Kept]:
             found.append(Kept(value, names[value], size, f"argument '{names[value]}'"))
         else:
             mnemonic = value.owner.name.removeprefix("gradopt.")
-            found.append(Kept(value, _label(value), size, f"output of {mnemonic}"))
+            found.append(Kept(value, label(value), size, f"output of {mnemonic}"))
     return found

@@ -70,6 +70,17 @@ def failure(faults: Iterable[tuple[ir.Location, str]]) -> PassError:
     return PassError([Diagnostic(*place(loc), "error", message) for loc, message in faults])
 
 
+def operations(function: func.FuncOp) -> list[ir.Operation]:
+    """The ops of a function in order, those in its loops behind each loop."""
+    found: list[ir.Operation] = []
+    pending = [op.operation for block in function.body.blocks for op in block.operations][::-1]
+    while pending:
+        found.append(op := pending.pop())
+        if op.name == "scf.for":
+            pending += [o.operation for o in op.regions[0].blocks[0].operations][::-1]
+    return found
+
+
 def single_block(function: func.FuncOp) -> ir.Block:
     """The body of a function. Raises PassError where it has none, or branches."""
     if function.is_external:

@@ -35,6 +35,7 @@ from . import (
     spirv_forms,
     to_linalg,
     to_llvm,
+    unroll_scans,
 )
 from .passes import PASSES
 from .target import Target, check_supported
@@ -42,7 +43,9 @@ from .target import Target, check_supported
 STAGES = {
     "graph": "",
     "differentiated": "gradopt-differentiate,gradopt-inline,symbol-dce",
-    "simplified": "gradopt-decompose{keep-lowered=true},gradopt-simplify,gradopt-layout",
+    "simplified": (
+        "gradopt-unroll-scans,gradopt-decompose{keep-lowered=true},gradopt-simplify,gradopt-layout"
+    ),
     "rematerialized": "",
     "linalg": "convert-gradopt-to-linalg,gradopt-bufferize",
 }
@@ -50,7 +53,10 @@ STAGES = {
 from the one before; `stages` has those that depend on options.
 """
 
+UNROLL = "gradopt-unroll-scans"
+
 JIT_STAGES = STAGES | {
+    "simplified": STAGES["simplified"].replace(UNROLL, f"{UNROLL}{{full=true}}"),
     "linalg": (
         "convert-gradopt-to-linalg,convert-elementwise-to-linalg,linalg-fuse-elementwise-ops"
     ),
@@ -256,7 +262,9 @@ def stages(target: Target, remat: str = "") -> dict[str, str]:
     gradopt-rematerialize, which is left out without.
     """
     found = dict(STAGES if target.ladder else JIT_STAGES)
-    found["rematerialized"] = f"gradopt-rematerialize{{{remat}}}" if remat else ""
+    if remat:
+        found["rematerialized"] = f"gradopt-rematerialize{{{remat}}}"
+        found["simplified"] = JIT_STAGES["simplified"]
     if np.dtype("float64") not in target.dtypes:
         to_linalg = "convert-gradopt-to-linalg"
         found["linalg"] = found["linalg"].replace(to_linalg, f"{to_linalg}{{float64=false}}")
@@ -318,4 +326,5 @@ __all__ = [
     "spirv_forms",
     "to_linalg",
     "to_llvm",
+    "unroll_scans",
 ]

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 from ..dialect.base import NO_GRADIENT, Op, wrap
 from ..dialect.builder import Builder
 from ..dialect.creation import zeros_like
+from ..dialect.loops import loop_of
 from ..dialect.mlir import func, ir
 from ..dialect.types import TensorSpec, is_float, is_float_type
 from ..errors import OpError, PassError
@@ -51,6 +52,14 @@ class Calls(Protocol):
         """The gradients of a call by its operands."""
         ...
 
+    def loop_rule(
+        self, op: func.CallIndirectOp, cts: list[Any], active: set[ir.Value]
+    ) -> tuple[list[Any], dict[ir.Value, ir.Value]]:
+        """The gradients of a loop by its operands, and what stands for its results, if another loop
+        does.
+        """
+        ...
+
 
 def reverse(
     block: ir.Block,
@@ -81,7 +90,8 @@ class Sweep:
     """The ops of a block, backwards, each of which hands on what it is given by its rule.
 
     `met` are the contributions to the gradients by `inputs`, values of the block, in the order they
-    are met; `replaced` says what stands for results of calls that are now those of @f_forward.
+    are met; `replaced` says what stands for results of calls that are now those of @f_forward, and
+    of loops that save more; `inserted` how many ops more there are in front of what is appended.
     """
 
     def __init__(
@@ -95,6 +105,7 @@ class Sweep:
         self.calls = calls
         self.met: list[tuple[ir.Value, Any]] = []
         self.replaced: dict[ir.Value, ir.Value] = {}
+        self.inserted = 0
         self.old: list[Any] = []  # calls that others stand for; kept until no value is looked up
         self.wanted = set(inputs)
         self.cotangents: dict[ir.Value, list[Any]] = {}
@@ -157,6 +168,12 @@ class Sweep:
                 self.replaced.update(replaced)
                 self.old.append(op)
             return found
+        elif loop_of(op) is not None:
+            gradients, replaced = self.calls.loop_rule(op, cts, self.active)
+            if replaced:
+                self.replaced.update(replaced)
+                self.old.append(op)
+                self.inserted += 1  # the new loop as a function; calls come and go
         elif isinstance(op, func.CallOp):
             gradients = self.calls.call_rule(op, cts)
         else:
@@ -234,7 +251,7 @@ def _derived_location(op: Any) -> ir.Location:
 def _missing_rule(op: Any, calls: Calls) -> str | None:
     if isinstance(op, func.CallOp) and calls.has_call_rule(op):
         return None
-    if isinstance(op, Op) and hasattr(type(op), "vjp"):
+    if loop_of(op) is not None or (isinstance(op, Op) and hasattr(type(op), "vjp")):
         return None
     name = op.operation.name
     remedy = "define `vjp` on its class, or keep it out with stop_gradient"

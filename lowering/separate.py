@@ -12,7 +12,7 @@ from ..dialect.control import symbols
 from ..dialect.mlir import func, ir
 from . import storage
 from .linalg import build
-from .passes import gradopt_pass
+from .passes import gradopt_pass, operations
 
 
 @gradopt_pass("gradopt-separate-reductions")
@@ -30,7 +30,7 @@ def separate_in(function: func.FuncOp) -> None:
     """The same in a function."""
     reduced: set[ir.Value] = set()  # results of reductions, and what ops make of them in place
     barred: dict[ir.Value, ir.Value] = {}
-    for op in [o.operation for block in function.body.blocks for o in block.operations]:
+    for op in operations(function):
         if not op.name.startswith("linalg.") or op.name == "linalg.fill":
             continue
         reduces, follows = not build.is_elementwise(op), False  # named ops reduce

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from ..dialect.base import OPS, Op
-from ..dialect.control import DerivativeOp
 from ..dialect.graph import trace
 from ..dialect.mlir import func
 from ..dialect.types import TensorSpec
@@ -108,7 +107,7 @@ def infer_fallible(op: str, *inputs: Any, **attributes: Any) -> Inference:
 def op_class(op: str) -> type[Op]:
     """The class of an op of arrays by its mnemonic; OpError if there is none."""
     rule = OPS.get(op.removeprefix("gradopt."))
-    if rule is None or issubclass(rule, DerivativeOp):
+    if rule is None or rule.OF_FUNCTION:
         raise OpError(f"expected an op of the gradopt dialect on arrays, got '{op}'")
     return rule
 

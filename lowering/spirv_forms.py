@@ -11,7 +11,7 @@ of their own.
 from ..dialect.control import symbols
 from ..dialect.mlir import arith, ir, tensor
 from .linalg import build
-from .passes import gradopt_pass
+from .passes import gradopt_pass, operations
 
 GATHER = "iree_linalg_ext.gather"
 SCATTER = "iree_linalg_ext.scatter"
@@ -35,7 +35,7 @@ def spirv_forms(module: ir.Module) -> None:
     for function in symbols(module).values():
         if function.is_external:
             continue
-        for op in [o.operation for block in function.body.blocks for o in block.operations]:
+        for op in operations(function):
             with ir.InsertionPoint(op), op.location:
                 if op.name == GATHER:
                     op.results[0].replace_all_uses_with(gathered(*op.operands))

@@ -15,15 +15,18 @@ from ..dialect.contraction import DotGeneralOp
 from ..dialect.control import DerivativeOp, symbols
 from ..dialect.convolution import ConvOp
 from ..dialect.creation import ConstantOp, IotaOp
+from ..dialect.loops import loop_of, loop_operands
 from ..dialect.mlir import func, ir, op_of, passmanager
 from ..dialect.shape import BroadcastOp
 from ..dialect.types import TensorSpec, bool_
 from .decompose import decompose
 from .fusion import Fusion, Tree, as_bytes
+from .inline import callees_first
 from .linalg import LOWERINGS, build, pairs
 from .linalg.registry import BODIES
 from .linalg.shape import extent_of_like
 from .passes import failure, gradopt_pass, single_block
+from .unroll_scans import loop_bodies
 
 ON_DEMAND = (ConstantOp, BroadcastOp, IotaOp)
 PRODUCTS = (DotGeneralOp, ConvOp)
@@ -39,11 +42,15 @@ def to_linalg(module: ir.Module, *, float64: bool = True) -> None:
     """
     module.operation.context.allow_unregistered_dialects = True  # for IREE's own ops
     _check_places(module)
+    bodies = {name for f in symbols(module).values() for name in loop_bodies(f)}
     decompose(module, keep_lowered=True)
     with pairs.computing(has_double=float64):
-        for function in symbols(module).values():
-            if not function.is_external:
-                FunctionLowering(function).run()
+        functions = symbols(module)
+        for name in callees_first(functions, loop_bodies):  # loops take lowered bodies in
+            if not functions[name].is_external:
+                FunctionLowering(functions[name]).run()
+    for name in bodies:
+        functions[name].operation.erase()
     for _ in range(2):  # extents of results become extents of inputs, through IREE's ops too
         clean = "builtin.module(resolve-shaped-type-result-dims,canonicalize,cse)"
         passmanager.PassManager.parse(clean).run(module.operation)
@@ -73,6 +80,11 @@ def _look_through_barriers(op: ir.Operation) -> ir.WalkResult:
     return ir.WalkResult.ADVANCE
 
 
+def _is_known(op: Any) -> bool:
+    values = [*loop_operands(op), *op.operation.results]
+    return all(TensorSpec.from_mlir(v.type).is_static for v in values)
+
+
 def _is_tensor(value: ir.Value) -> bool:
     return isinstance(value.type, ir.RankedTensorType)
 
@@ -85,8 +97,10 @@ class FunctionLowering:
     def __init__(self, function: func.FuncOp) -> None:
         self.function = function
         self.block = single_block(function)
-        self.ops = [op for op in self.block.operations if isinstance(op, Op)]
-        self.others = [op for op in self.block.operations if not isinstance(op, Op)]
+        ops = list(self.block.operations)
+        self.ops = [op for op in ops if isinstance(op, Op) or loop_of(op) is not None]
+        lowered = set(self.ops)
+        self.others = [op for op in ops if op not in lowered]
         self.values: dict[ir.Value, ir.Value] = {a: a for a in self.block.arguments}
         self.casts: list[ir.Operation] = []  # of unsigned arguments, which stay so to the end
 
@@ -126,12 +140,18 @@ class FunctionLowering:
     def _check(self) -> None:
         faults = []
         for op in self.ops:
-            name = op.OPERATION_NAME
+            name = op.operation.name
             if isinstance(op, DerivativeOp):
                 text = f"'{name}' op has to be expanded first; run gradopt-differentiate"
                 faults.append((op.location, text))
             elif type(op) not in LOWERINGS and type(op) not in BODIES:
                 faults.append((op.location, f"'{name}' op expected a lowering to linalg, got none"))
+            elif loop_of(op) is not None and not _is_known(op):
+                text = (
+                    "'gradopt.scan' op expected operands and results of known extents, got unknown "
+                    "ones; run gradopt-unroll-scans"
+                )
+                faults.append((op.location, text))
         if faults:
             raise failure(faults)
 

@@ -9,7 +9,6 @@ from typing import Any
 
 from ..dialect import builder as builders
 from ..dialect.base import OPS, REQUIRED
-from ..dialect.control import DerivativeOp
 from ..errors import ArgumentError, OpError
 from . import lazy
 from .present import find_target
@@ -80,7 +79,7 @@ def invoke(op: str, inputs: Any, **attributes: Any) -> Any:
     """
     name = op.removeprefix("gradopt.")
     op_class = OPS.get(name)
-    if op_class is None or issubclass(op_class, DerivativeOp):
+    if op_class is None or op_class.OF_FUNCTION:
         raise OpError(
             f"go.invoke expected the name of an op on arrays, got '{op}'; see docs/ops.md"
         )

@@ -15,6 +15,7 @@ from ..dialect.base import Op
 from ..dialect.control import symbols
 from ..dialect.function_graph import FunctionGraph
 from ..dialect.graph import Graph
+from ..dialect.loops import ScanOp, loop_of, loop_operands, scan
 from ..dialect.mlir import func, ir
 from ..dialect.types import TensorSpec
 from ..lowering.target import Target
@@ -36,6 +37,34 @@ class Step:
     results: tuple[int, ...]
     specs: tuple[TensorSpec, ...]
     over: tuple[int, ...]
+    body: "Program | None"  # of a loop
+
+    def run(self, operands: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
+        """The results on NumPy arrays."""
+        if self.body is None:
+            return self.op_class.compute(self.specs, operands, self.attributes)
+        body = self.body
+
+        def step(*arrays: np.ndarray) -> tuple[np.ndarray, ...]:
+            return tuple(body.run(arrays))
+
+        return ScanOp.reference(*operands, body=step, results=self.specs, **self.attributes)
+
+    def put_off(self, operands: Sequence[Any]) -> Sequence[Any]:
+        """The results as the thread runs ops on arrays, a loop step by step."""
+        if self.body is None:
+            found = builders.imperative.add(self.op_class, tuple(operands), self.attributes)
+            return found if isinstance(found, tuple) else (found,)
+        about = self.attributes
+        count, first = about["carries"], about["carries"] + about["xs"]
+        body, rest, xs = self.body, operands[first:], list(operands[count:first])
+
+        def step(carry: Any, x: Any) -> tuple[Any, Any]:
+            results = body.put_off([*carry, *x, *rest])
+            return results[:count], results[count:]
+
+        carry, ys = scan(step, list(operands[:count]), xs, about["length"], about["reverse"])
+        return [*carry, *ys]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,22 +85,30 @@ class Program:
             from ..lowering import pipeline  # what only compiling needs, else
 
             pipeline.run(copy, f"{pipeline.STAGES['differentiated']},gradopt-inline")
-            block = symbols(copy)[name].entry_block
-            number = {value: i for i, value in enumerate(block.arguments)}
-            ops = list(block.operations)
-            for op in ops:
-                for result in op.operation.results:
-                    number[result] = len(number)
-            last = {number[o]: i for i, op in enumerate(ops) for o in op.operation.operands}
-            steps = []
-            for i, op in enumerate(ops):
-                operands = tuple(number[o] for o in op.operation.operands)
-                if isinstance(op, func.ReturnOp):
-                    return cls(len(block.arguments), tuple(steps), operands)
-                results = tuple(number[r] for r in op.operation.results)
-                over = {n for n in operands if last[n] == i} | {n for n in results if n not in last}
-                about = op.read_attributes(), operands, results, tuple(op.result_specs())
-                steps.append(Step(type(op), *about, tuple(over)))
+            return cls._of(symbols(copy), name)
+
+    @classmethod
+    def _of(cls, functions: dict[str, func.FuncOp], name: str) -> "Program":
+        """The program of a function whose calls are those of loops."""
+        block = functions[name].entry_block
+        number = {value: i for i, value in enumerate(block.arguments)}
+        ops = [op for op in block.operations if not isinstance(op, ScanOp)]
+        for op in ops:
+            for result in op.operation.results:
+                number[result] = len(number)
+        read = [loop_operands(op) if loop_of(op) else list(op.operation.operands) for op in ops]
+        last = {number[o]: i for i, operands in enumerate(read) for o in operands}
+        steps = []
+        for i, op in enumerate(ops):
+            operands = tuple(number[o] for o in read[i])
+            if isinstance(op, func.ReturnOp):
+                return cls(len(block.arguments), tuple(steps), operands)
+            results = tuple(number[r] for r in op.operation.results)
+            over = {n for n in operands if last[n] == i} | {n for n in results if n not in last}
+            attributes: dict[str, Any] = (loop_of(op) or op).read_attributes()
+            body = cls._of(functions, attributes.pop("callee")) if loop_of(op) else None
+            specs = tuple(TensorSpec.from_mlir(r.type) for r in op.operation.results)
+            steps.append(Step(type(op), attributes, operands, results, specs, tuple(over), body))
         raise AssertionError(f"@{name} has no return")
 
     def run(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -79,7 +116,7 @@ class Program:
         values: dict[int, np.ndarray] = dict(enumerate(arrays))
         for step in self.steps:
             operands = [values[n] for n in step.operands]
-            found = step.op_class.compute(step.specs, operands, step.attributes)
+            found = step.run(operands)
             values.update(zip(step.results, found, strict=True))
             for n in step.over:
                 del values[n]
@@ -87,12 +124,10 @@ class Program:
 
     def put_off(self, arrays: Sequence[Any]) -> list[Any]:
         """The results as the thread runs ops on arrays; see imperative.py."""
-        add = builders.imperative.add
         values: dict[int, Any] = {i: asarray(x) for i, x in enumerate(arrays)}
         for step in self.steps:
-            found = add(step.op_class, tuple(values[n] for n in step.operands), step.attributes)
-            results = found if isinstance(found, tuple) else (found,)
-            values.update(zip(step.results, results, strict=True))
+            found = step.put_off([values[n] for n in step.operands])
+            values.update(zip(step.results, found, strict=True))
         return [values[n] for n in self.outputs]
 
 

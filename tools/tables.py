@@ -77,6 +77,8 @@ def _op_row(name: str, op: type[Op]) -> list[str]:
 def _status(op: type[Op]) -> list[str]:
     if issubclass(op, DerivativeOp):
         return ["by expansion", "by expansion", "by expansion"]
+    if op.OF_FUNCTION:
+        return ["by expansion", "yes", "yes"]
     rule, otherwise = getattr(op, "vjp", None), "through parts" if is_composite(op) else "MISSING"
     return [
         "none by definition" if rule is NO_GRADIENT else "rule" if rule else otherwise,
