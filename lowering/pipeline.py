@@ -21,6 +21,7 @@ from ..dialect.mlir import diagnostics, ir, location, passmanager
 from ..errors import Diagnostic, PassError, PipelineError
 from . import (
     bufferize,
+    choose_forms,
     decompose,
     differentiate,
     inline,
@@ -42,7 +43,7 @@ STAGES = {
     "differentiated": "gradopt-differentiate,gradopt-inline,symbol-dce",
     "simplified": "gradopt-decompose{keep-lowered=true},gradopt-simplify",
     "rematerialized": "",
-    "linalg": "convert-gradopt-to-linalg,gradopt-bufferize",
+    "linalg": "gradopt-choose-forms,convert-gradopt-to-linalg,gradopt-bufferize",
 }
 """What happens to a graph before IREE gets it: each stage's name and the passes that lead to it
 from the one before; `stages` has those that depend on options.
@@ -50,7 +51,8 @@ from the one before; `stages` has those that depend on options.
 
 JIT_STAGES = STAGES | {
     "linalg": (
-        "convert-gradopt-to-linalg,convert-elementwise-to-linalg,linalg-fuse-elementwise-ops"
+        "gradopt-choose-forms,convert-gradopt-to-linalg,convert-elementwise-to-linalg,"
+        "linalg-fuse-elementwise-ops"
     ),
     "memref": "gradopt-plan-memory,gradopt-bufferize{form=memref}",
 }
@@ -252,6 +254,9 @@ def stages(target: Target, remat: str = "") -> dict[str, str]:
     """
     found = dict(STAGES if target.ladder else JIT_STAGES)
     found["rematerialized"] = f"gradopt-rematerialize{{{remat}}}" if remat else ""
+    if target.forms:
+        first = "gradopt-choose-forms"
+        found["linalg"] = found["linalg"].replace(first, f"{first}{{forms={target.forms}}}")
     if np.dtype("float64") not in target.dtypes:
         to_linalg = "convert-gradopt-to-linalg"
         found["linalg"] = found["linalg"].replace(to_linalg, f"{to_linalg}{{float64=false}}")
@@ -296,6 +301,7 @@ __all__ = [
     "STAGES",
     "Step",
     "bufferize",
+    "choose_forms",
     "decompose",
     "differentiate",
     "inline",
