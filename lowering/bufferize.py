@@ -92,10 +92,10 @@ def take_storage(function: func.FuncOp) -> None:
     places, is_static = storage_of_results(function), STATIC in function.attributes
     if not (places or is_static) or any(TIED in about for about in function.arg_attrs):
         return
-    attributes = list(function.arg_attrs)
+    attributes, kinds = list(function.arg_attrs), list(function.type.results)
     i64, index_type = ir.IntegerType.get_signless(64), ir.IndexType.get()
     for result, position in places:
-        function.entry_block.add_argument(function.type.results[result], function.location)
+        function.entry_block.add_argument(kinds[result], function.location)
         about: dict[str, ir.Attribute] = {TIED: ir.IntegerAttr.get(index_type, result)}
         if position is not None:
             about[STORAGE] = ir.IntegerAttr.get(i64, position)
@@ -104,7 +104,7 @@ def take_storage(function: func.FuncOp) -> None:
         function.entry_block.add_argument(ir.Type.parse("!hal.buffer"), function.location)
         attributes.append(ir.DictAttr.get({ARENA: ir.UnitAttr.get()}))
     inputs = [a.type for a in function.entry_block.arguments]
-    kind = ir.FunctionType.get(inputs, function.type.results)
+    kind = ir.FunctionType.get(inputs, kinds)
     function.attributes["function_type"] = ir.TypeAttr.get(kind)
     function.arg_attrs = ir.ArrayAttr.get(attributes)
 

@@ -5,6 +5,7 @@ is static; and which results are written into memory of the caller's for that.
 It imports none of the lowerings: a call whose module is on disk needs the marks, not them.
 """
 
+import collections
 from collections.abc import Iterable, Mapping
 
 from ..dialect.mlir import func, ir
@@ -60,17 +61,20 @@ def donation_pairs(function: func.FuncOp) -> list[tuple[int, int]]:
             message = f"expected {DONATED} of argument {i} to be a result's position, got {mark}"
             raise failure([(function.location, message)])
     pairs = {i: m.value for i, m in marks.items() if isinstance(m, ir.IntegerAttr)}
+    named = collections.Counter(pairs.values())
     for i, result in pairs.items():
         kind = results[result] if 0 <= result < len(results) else None
-        if kind != inputs[i] or list(pairs.values()).count(result) > 1:
+        if kind != inputs[i] or named[result] > 1:
             got = f"{result} of type {kind}" if kind else str(result)
             expected = f"expected {DONATED} of argument {i} to name a result of its own of type"
             raise failure([(function.location, f"{expected} {inputs[i]}, got {got}")])
+    free: dict[ir.Type, collections.deque[int]] = collections.defaultdict(collections.deque)
+    for result, kind in enumerate(results):
+        if result not in named:
+            free[kind].append(result)
     for i in marks:
-        if i not in pairs and inputs[i].has_static_shape:
-            free = (r for r, k in enumerate(results) if k == inputs[i] and r not in pairs.values())
-            if (result := next(free, None)) is not None:
-                pairs[i] = result
+        if i not in pairs and inputs[i].has_static_shape and free[inputs[i]]:
+            pairs[i] = free[inputs[i]].popleft()
     return sorted(pairs.items())
 
 

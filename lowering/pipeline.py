@@ -26,6 +26,7 @@ from . import (
     differentiate,
     inline,
     memref,
+    multi_output,
     partition,
     plan_memory,
     rematerialize,
@@ -57,6 +58,9 @@ JIT_STAGES = STAGES | {
     "memref": "gradopt-plan-memory,gradopt-bufferize{form=memref}",
 }
 """What happens to a graph before the host JIT gets it."""
+
+FUSION = "gradopt-multi-output-fusion"
+"""What happens to linalg, besides, for CPUs."""
 
 SPIRV = "gradopt-spirv-forms,gradopt-separate-reductions"
 """What happens to linalg, besides, for targets whose code is SPIR-V."""
@@ -260,9 +264,10 @@ def stages(target: Target, remat: str = "") -> dict[str, str]:
     if np.dtype("float64") not in target.dtypes:
         to_linalg = "convert-gradopt-to-linalg"
         found["linalg"] = found["linalg"].replace(to_linalg, f"{to_linalg}{{float64=false}}")
-    if target.is_spirv:
+    own = SPIRV if target.is_spirv else FUSION if target.family == "cpu" else ""
+    if own:
         last = "gradopt-bufferize"
-        found["linalg"] = found["linalg"].replace(last, f"{SPIRV},{last}")
+        found["linalg"] = found["linalg"].replace(last, f"{own},{last}")
     return found
 
 
@@ -306,6 +311,7 @@ __all__ = [
     "differentiate",
     "inline",
     "memref",
+    "multi_output",
     "parse",
     "partition",
     "plan_memory",

@@ -68,5 +68,4 @@ def _reads_in_place(op: ir.Operation, operand: int, value: ir.Value) -> bool:
     """Whether each step of an op reads a value at the step's own position."""
     if storage.root(value) != value:
         return False
-    read = ir.AffineMapAttr(ir.ArrayAttr(op.attributes["indexing_maps"])[operand]).value
-    return read == ir.AffineMap.get_identity(read.n_dims)
+    return build.is_identity(build.indexing_maps(op)[operand])

@@ -9,7 +9,7 @@ from typing import Any
 import iree.runtime as iree
 import numpy as np
 
-from ..deploy import open_device
+from ..deploy import Waiting, open_device
 from ..errors import ArgumentError, DeviceError, GradoptError
 from ..lowering.marks import DISAGREE
 from . import dispatch
@@ -133,7 +133,8 @@ class Module:
     def run_now(self, function: Any, given: Any, found: Any) -> None:
         """Run a function to its end; lists of buffer views in and out."""
         try:
-            self.context.invoke(function, given, found)
+            with Waiting():
+                self.context.invoke(function, given, found)
         except (RuntimeError, ValueError) as error:
             raise invocation_error(function, given, error) from None
 

@@ -12,10 +12,11 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import iree.runtime as iree
 
+from ..deploy import Waiting
 from ..dialect import trees
 from ..errors import DeviceError, ForkError
 
@@ -50,7 +51,8 @@ class Pending:
         """Wait for the end; DeviceError if the call failed."""
         check_process()
         try:
-            self.fence.wait()
+            with Waiting():
+                self.fence.wait()
         except RuntimeError as error:
             raise failed(self.name, error) from None
         finally:
@@ -124,16 +126,9 @@ def block_until_ready(tree: Any) -> Any:
     Leaves of other kinds are ready.
     """
     for leaf in trees.leaves(tree):
-        if isinstance(leaf, Waitable):
-            leaf.block_until_ready()
+        if (wait := getattr(leaf, "block_until_ready", None)) is not None:
+            wait()
     return tree
-
-
-@runtime_checkable
-class Waitable(Protocol):
-    """What block_until_ready waits for."""
-
-    def block_until_ready(self) -> Any: ...
 
 
 # --- processes ------------------------------------------------------------------------------------

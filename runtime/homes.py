@@ -13,6 +13,7 @@ from typing import Any
 import iree.runtime as iree
 import numpy as np
 
+from ..deploy import Waiting
 from . import buffers
 from .buffers import BITS, DEVICE_MEMORY, ELEMENT_TYPES, HOST_MEMORY
 
@@ -133,7 +134,8 @@ class Away(Home):
         done = iree.HalFence.create_at(semaphore, 1)
         # IREE 3.13 takes one command buffer here, and no list of them, whatever its text says.
         self.device.queue_execute(commands, iree.HalFence(0), done)
-        done.wait()
+        with Waiting():
+            done.wait()
 
 
 class Staging:

@@ -44,6 +44,7 @@ COMPILED = {
     "imperative.md",
     "deploy.md",
     "targets.md",
+    "performance.md",
 }
 """Pages whose examples need IREE's compiler."""
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

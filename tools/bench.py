@@ -19,12 +19,14 @@ from ..lowering import pipeline
 from ..lowering.bufferize import mark_donated
 from ..runtime.present import find_target
 from ..runtime.profile import BY
-from . import bench_eager
+from . import bench_eager, bench_peak, bench_sweep, bench_warm
 from .bench_compile import compile_row, is_good
 from .bench_memory import STEPS, memory_row
 from .workloads import WORKLOADS, train_step
 
 CHECK_STEPS = 5
+MODES = bench_sweep, bench_peak, bench_warm
+"""What the command can do besides, each with options of its own."""
 
 
 def prepare(name: str, target: str) -> tuple[Callable[[], Any], Callable[[], float]]:
@@ -148,15 +150,18 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--target", default="cpu", help="what to compile for (default: cpu)")
     emit = "print the step of a workload as MLIR, differentiated and simplified, and time nothing"
     parser.add_argument("--emit-mlir", choices=WORKLOADS, metavar="NAME", help=emit)
-    output = "with --emit-mlir, the file to write; with --profile, one for a Perfetto trace"
+    output = (
+        "with --emit-mlir, the file to write; with --profile, one for a Perfetto trace; with "
+        "--sweep, one for the rows"
+    )
     parser.add_argument("-o", dest="output", help=output)
     memory = "print what steps need of memory, planned and real (docs/memory.md), and time nothing"
     parser.add_argument("--memory", action="store_true", help=memory)
     budget = "with --memory, compute values anew to stay in this: bytes, 12MiB, or a fraction (0.5)"
     parser.add_argument("--memory-budget", type=_budget, metavar="BUDGET", help=budget)
     size = (
-        "with --emit-mlir, --memory, --profile and --compile-only, a size of the workload, as "
-        "layers=48; repeatable"
+        "with --emit-mlir, --memory, --profile, --compile-only and --warm, a size of the workload, "
+        "as layers=48; repeatable"
     )
     parser.add_argument("--size", action="append", default=[], metavar="NAME=N", help=size)
     profile = "print where the time of a workload's step goes, by op and source line"
@@ -171,7 +176,12 @@ def main(arguments: list[str] | None = None) -> int:
     eager = "time eager ops of NumPy, gradopt, and JAX and PyTorch if they are installed"
     parser.add_argument("--eager", action="store_true", help=eager)
     bench_eager.add_arguments(parser)
+    for mode in MODES:
+        mode.add_arguments(parser)
     options = parser.parse_args(arguments)
+    for mode in MODES:
+        if mode.is_asked(options):
+            return mode.run(options, parser.error)
     if options.eager:
         try:
             return bench_eager.run(options, as_table=not options.json)

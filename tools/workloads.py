@@ -6,6 +6,7 @@ Each workload is a function () -> (parameters, batch, loss), all float32. Convol
 channels last.
 """
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -37,22 +38,21 @@ def _labels(rng: np.random.Generator, classes: int, *shape: int) -> np.ndarray:
     return rng.integers(0, classes, shape).astype(np.int32)
 
 
-def mlp(batch: int = 128, width: int = 1024) -> Workload:
-    """784-1024-1024-10 classifier with relu."""
+def mlp(batch: int = 128, width: int = 1024, depth: int = 2) -> Workload:
+    """784-1024-1024-10 classifier with relu; `depth` hidden layers."""
     rng = np.random.default_rng(0)
-    p = {
-        "w0": _normal(rng, 784, width, scale=0.05),
-        "b0": np.zeros(width, np.float32),
-        "w1": _normal(rng, width, width, scale=0.05),
-        "b1": np.zeros(width, np.float32),
-        "w2": _normal(rng, width, 10, scale=0.05),
-        "b2": np.zeros(10, np.float32),
-    }
+    extents = [784, *[width] * depth, 10]
+    p: dict[str, np.ndarray] = {}
+    for i, (inner, out) in enumerate(itertools.pairwise(extents)):
+        # Layers beyond the standard two keep the size of what goes through them, at any depth.
+        scale = (2 / width) ** 0.5 if 2 <= i < depth else 0.05
+        p[f"w{i}"] = _normal(rng, inner, out, scale=scale)
+        p[f"b{i}"] = np.zeros(out, np.float32)
 
     def loss(p: Any, x: Any, y: Any) -> Any:
-        h = go.relu(x @ p["w0"] + p["b0"])
-        h = go.relu(h @ p["w1"] + p["b1"])
-        return go.cross_entropy(h @ p["w2"] + p["b2"], y).mean()
+        for i in range(depth):
+            x = go.relu(x @ p[f"w{i}"] + p[f"b{i}"])
+        return go.cross_entropy(x @ p[f"w{depth}"] + p[f"b{depth}"], y).mean()
 
     x = _normal(rng, batch, 784, scale=1.0)
     return p, (x, _labels(rng, 10, batch)), loss

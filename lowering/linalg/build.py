@@ -76,9 +76,11 @@ def extent(value: ir.Value, axis: int) -> Extent:
     return tensor.dim(of_same_shape(value), index(axis)) if n == DYNAMIC else n
 
 
+FUSION_BARRIER = "iree_tensor_ext.compute_barrier.start"
+
 SHAPED_LIKE = {
     "util.optimization_barrier": 0,
-    "iree_tensor_ext.compute_barrier.start": 0,
+    FUSION_BARRIER: 0,
     "iree_linalg_ext.gather": 2,
     "iree_linalg_ext.scatter": 2,
     "iree_linalg_ext.scan": 0,
@@ -246,13 +248,29 @@ def is_elementwise(op: ir.Operation) -> bool:
     return op.name == "linalg.generic" and "reduction" not in str(op.attributes["iterator_types"])
 
 
+def indexing_maps(op: ir.Operation) -> list[ir.AffineMap]:
+    """The maps of a structured op, an operand each."""
+    return [ir.AffineMapAttr(m).value for m in ir.ArrayAttr(op.attributes["indexing_maps"])]
+
+
+def is_identity(found: ir.AffineMap) -> bool:
+    """Whether a map reads at the step's own position."""
+    return found == ir.AffineMap.get_identity(found.n_dims)
+
+
 def fusion_barrier(value: ir.Value) -> ir.Value:
     """`value`, which IREE does not fuse into what reads it. Unlike `barrier`, it costs no
     synchronization, and does not keep recomputation apart.
     """
-    name = "iree_tensor_ext.compute_barrier.start"
     operands = [value, *mixed(shape_of(value))[1]]
-    return ir.Operation.create(name, results=[value.type], operands=operands).results[0]
+    return ir.Operation.create(FUSION_BARRIER, results=[value.type], operands=operands).results[0]
+
+
+def unbarred(value: ir.Value) -> ir.Value:
+    """What a value is behind fusion barriers."""
+    while not isinstance(value.owner, ir.Block) and value.owner.name == FUSION_BARRIER:
+        value = value.owner.operands[0]
+    return value
 
 
 def read_at(value: ir.Value) -> ir.Value:

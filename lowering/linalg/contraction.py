@@ -107,8 +107,15 @@ def multiply(
     ]
     name = "linalg.batch_matmul" if batched else "linalg.matmul"
     operands = [_packed_apart(x) for x in ([_set_apart(a), _set_apart(b)] if batched else [a, b])]
-    return build.named(name, operands, out, indexing_maps=ir.ArrayAttr.get(maps))
+    attributes = {"indexing_maps": ir.ArrayAttr.get(maps), TILED: ir.UnitAttr.get()}
+    return build.named(name, operands, out, **attributes)
 
+
+TILED = "iree.opt.data_tiling"
+"""IREE's mark of products whose operands are to be packed into tiles. Where it finds one it looks
+for no more itself: it would take for products what only looks like one, the column sums of x * y
+(three times slower then) and the rows of a plain sum.
+"""
 
 TILE = 16
 """Rows that data tiling packs together, on the widest vectors."""
@@ -133,19 +140,27 @@ def _set_apart(x: ir.Value) -> ir.Value:
 
 
 def _packed_apart(x: ir.Value) -> ir.Value:
-    """An operand that comes from a convolution, not packed in the same dispatch: IREE 3.13 would
-    tile the convolution to suit the packing, which makes it seven times slower.
+    """An operand that comes from a convolution, or from elements gathered through a map, not packed
+    in the same dispatch: IREE 3.13 would tile what makes it to suit the packing, which makes a
+    convolution seven times slower, and a copy of windows four times.
     """
     behind, steps = [x], 0
     while behind and steps < FARTHEST:
         source, steps = behind.pop().owner, steps + 1
         if isinstance(source, ir.Block):
             continue
-        if source.name.startswith("linalg.conv_"):
+        if source.name.startswith("linalg.conv_") or _gathers(source):
             return build.fusion_barrier(x)
         if source.name in RESHAPES or build.is_elementwise(source):
             behind += source.operands
     return x
+
+
+def _gathers(op: ir.Operation) -> bool:
+    """Whether a generic reads at positions that are sums or multiples of its loops."""
+    if op.name != "linalg.generic":
+        return False
+    return not all(m.is_projected_permutation for m in build.indexing_maps(op))
 
 
 FARTHEST = 32

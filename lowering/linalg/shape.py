@@ -2,6 +2,7 @@
 """Moving elements: what can be a view is one; the rest are copies in forms that IREE tiles."""
 
 import functools
+import math as pymath
 from collections.abc import Sequence
 from typing import Any
 
@@ -106,6 +107,9 @@ def joined(parts: Sequence[ir.Value], axis: int, kind: ir.Type) -> ir.Value:
     columns ("expected rank to be smaller or equal to the other rank"), which are joined as vectors,
     and makes columns of joined vectors by itself where they are split later, unless it is kept from
     looking through.
+
+    Few small parts are chosen from in one dispatch: a copy of each would take a dispatch, which is
+    longer than what it moves.
     """
     shape = build.shape_of(parts[0])
     for other in range(len(shape)):
@@ -119,6 +123,8 @@ def joined(parts: Sequence[ir.Value], axis: int, kind: ir.Type) -> ir.Value:
     if axis == 0:
         whole = tensor.concat(kind, 0, list(parts))
         return build.barrier(whole) if len(shape) == 1 else whole
+    if _is_chosen_from(parts):
+        return _chosen(parts, axis)
     shape[axis] = functools.reduce(build.plus, (build.extent(p, axis) for p in parts))
     whole, at = build.empty(shape, build.element_of(parts[0])), 0
     for part in parts:
@@ -127,6 +133,39 @@ def joined(parts: Sequence[ir.Value], axis: int, kind: ir.Type) -> ir.Value:
         whole = _inserted(part, whole, start, extents)
         at = build.plus(at, extents[axis])
     return whole
+
+
+CHOSEN = 4
+"""Most parts that are chosen from: each element looks at all of them."""
+SMALL = 65536
+"""Most elements of parts that are chosen from, in all."""
+
+
+def _is_chosen_from(parts: Sequence[ir.Value]) -> bool:
+    shapes = {tuple(build.static_shape(p)) for p in parts}
+    extents = [n for shape in shapes for n in shape]
+    is_known = len(shapes) == 1 and DYNAMIC not in extents
+    return is_known and 1 < len(parts) <= CHOSEN and len(parts) * pymath.prod(extents) <= SMALL
+
+
+def _chosen(parts: Sequence[ir.Value], axis: int) -> ir.Value:
+    """Equal parts along an axis, as a choice by the position there."""
+    extents = build.static_shape(parts[0])
+    split = [*extents[:axis], len(parts), *extents[axis:]]
+    loops = list(range(len(split)))
+
+    def body(*elements: ir.Value) -> list[ir.Value]:
+        chosen = elements[len(parts) - 1]
+        for i, element in enumerate(elements[: len(parts) - 1]):
+            here = arith.cmpi(arith.CmpIPredicate.eq, build.loop_index(axis), build.index(i))
+            chosen = arith.select(here, element, chosen)
+        return [chosen]
+
+    inputs = [(p, [a for a in loops if a != axis]) for p in parts]
+    out = build.empty(split, build.element_of(parts[0]))
+    whole = build.generic(inputs, [(out, loops)], [PARALLEL] * len(loops), body)[0]
+    merged = [n * len(parts) if a == axis else n for a, n in enumerate(extents)]
+    return build.reshape(whole, merged)
 
 
 def _inserted(
