@@ -21,6 +21,7 @@ from ..dialect.mlir import diagnostics, ir, location, passmanager
 from ..errors import Diagnostic, PassError, PipelineError
 from . import (
     bufferize,
+    choose_forms,
     decompose,
     differentiate,
     inline,
@@ -47,7 +48,7 @@ STAGES = {
         "gradopt-unroll-scans,gradopt-decompose{keep-lowered=true},gradopt-simplify,gradopt-layout"
     ),
     "rematerialized": "",
-    "linalg": "convert-gradopt-to-linalg,gradopt-bufferize",
+    "linalg": "gradopt-choose-forms,convert-gradopt-to-linalg,gradopt-bufferize",
 }
 """What happens to a graph before IREE gets it: each stage's name and the passes that lead to it
 from the one before; `stages` has those that depend on options.
@@ -58,7 +59,8 @@ UNROLL = "gradopt-unroll-scans"
 JIT_STAGES = STAGES | {
     "simplified": STAGES["simplified"].replace(UNROLL, f"{UNROLL}{{full=true}}"),
     "linalg": (
-        "convert-gradopt-to-linalg,convert-elementwise-to-linalg,linalg-fuse-elementwise-ops"
+        "gradopt-choose-forms,convert-gradopt-to-linalg,convert-elementwise-to-linalg,"
+        "linalg-fuse-elementwise-ops"
     ),
     "memref": "gradopt-plan-memory,gradopt-bufferize{form=memref}",
 }
@@ -265,6 +267,9 @@ def stages(target: Target, remat: str = "") -> dict[str, str]:
     if remat:
         found["rematerialized"] = f"gradopt-rematerialize{{{remat}}}"
         found["simplified"] = JIT_STAGES["simplified"]
+    if target.forms:
+        first = "gradopt-choose-forms"
+        found["linalg"] = found["linalg"].replace(first, f"{first}{{forms={target.forms}}}")
     if np.dtype("float64") not in target.dtypes:
         to_linalg = "convert-gradopt-to-linalg"
         found["linalg"] = found["linalg"].replace(to_linalg, f"{to_linalg}{{float64=false}}")
@@ -310,6 +315,7 @@ __all__ = [
     "STAGES",
     "Step",
     "bufferize",
+    "choose_forms",
     "decompose",
     "differentiate",
     "inline",

@@ -30,6 +30,16 @@ LADDER = (
     Rung("no-data-tiling", O1),
     Rung("unoptimized", ("--iree-opt-level=O0",)),
 )
+VARIANTS = (
+    Rung("no-data-tiling", O1),
+    Rung(
+        "fused",
+        (*TILED, "--iree-dispatch-creation-enable-aggressive-fusion=true"),
+    ),
+)
+"""Flags that are faster for some functions: without data tiling those of small matrices (recsys
+0.59 ms, with it 0.64).
+"""
 
 _V2 = ("cx16", "lahf_lm", "popcnt", "pni", "sse4_1", "sse4_2", "ssse3")
 _V3 = (*_V2, "abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe", "xsave")
@@ -104,6 +114,7 @@ def make(variant: str) -> Target:
             (*LOCAL, "--iree-llvmcpu-target-cpu=host", *INPUT),
             LADDER,
             is_host=True,
+            variants=VARIANTS,
             architecture=platform.machine(),
             cpu_features=tuple(f for f in host_features()[1:] if f not in NOT_OF_CODE),
         )

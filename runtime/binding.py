@@ -30,18 +30,25 @@ def bind(
     remat: str = "",
     disk_cache: bool = True,
     donate_strict: bool = False,
+    tune: bool | str = False,
     parts: Mapping[str, Any] | None = None,
     history: History | None = None,
     watch: Callable[..., Executable] | None = None,
 ) -> Executable:
     """A graph compiled for a target; `donated` are positions of inputs, or a mapping of them to the
     results that take over their memory; with `donate_strict`, DonationError where one of them has
-    memory that no result takes over.
+    memory that no result takes over; `tune` as in go.compile.
 
     `parts` is what else the key consists of, by name, such as {"mode": "train"}; each part that
     changes is named by `why()`. The miss is noted in `history`. `watch` is called instead where
     somebody watches (monitor.py).
     """
+    if tune:
+        from .tune import tuned
+
+        about = {"static_alloc": static_alloc, "remat": remat, "parts": parts}
+        untuned = signature_of(graph, target, donated=donated, **about)
+        target = tuned(graph, target, tune, untuned, remat)
     if watch is not None:
         return watch(
             graph,
@@ -80,13 +87,13 @@ def signature_of(
     graph: Graph | FunctionGraph,
     target: Target,
     *,
-    donated: Sequence[int] = (),
+    donated: Sequence[int] | Mapping[int, int] = (),
     static_alloc: bool = False,
     remat: str = "",
     parts: Mapping[str, Any] | None = None,
 ) -> Signature:
     """The signature that `bind` would find a graph's module under."""
-    with graph.context:
+    with graph.lock, graph.context:
         function = symbols(graph.module)[graph.name]
         try:
             is_static = mark(function, donated, static_alloc)

@@ -226,7 +226,8 @@ class Source:
         """The VMFB, from the disk cache if it is there, by a compiler process of that lane."""
 
         def make() -> bytes:
-            return compile_linalg(self.text, self.target, self.name, dict(self.ops), True, lane)
+            ops, key = dict(self.ops), self.key.key
+            return compile_linalg(self.text, self.target, self.name, ops, True, lane, key)
 
         return cache.find(self.key.key, make, about=self.key.about()).image
 

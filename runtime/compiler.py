@@ -19,12 +19,13 @@ import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from ..errors import CompileError
 from ..lowering.target import Rung, Target
-from .cache import cache_directory
+from .cache import cache_directory, disk_store
+from .store import RUNGS
 
 TIME_LIMIT = 60.0
 """Seconds for one attempt, and as many again for every megabyte of linalg (about 2,000 ops), where
@@ -194,8 +195,11 @@ def compile_linalg(
     locate: dict[str, list[str]] | None = None,
     plan: bool = False,
     lane: str = "",
+    key: str = "",
 ) -> bytes:
-    """The VMFB of a module, tried on each rung of the target's ladder until one succeeds.
+    """The VMFB of a module, tried on each rung of the target's ladder until one succeeds. The rung
+    is noted in the disk cache under `key`, that of the module's signature, and the next time is the
+    first one tried.
 
     `locate` maps `file:line` to the ops that stand there, for the error message. With `plan`,
     memory is decided on the way (compile_arena.py), and the module's reflection says how. Warns
@@ -204,7 +208,7 @@ def compile_linalg(
     process of its own, which `retire` ends.
     """
     plans = "build" if plan else ""
-    return _down_the_ladder(text, target, name, locate or {}, plans, lane=lane)[1]
+    return _down_the_ladder(text, target, name, locate or {}, plans, lane=lane, key=key)[1]
 
 
 def compile_sites(
@@ -232,6 +236,7 @@ def _down_the_ladder(
     plan: str,
     sites: bool = False,
     lane: str = "",
+    key: str = "",
 ) -> tuple[dict[str, Any], bytes]:
     if not target.ladder:
         raise CompileError(
@@ -241,7 +246,7 @@ def _down_the_ladder(
     source = text.encode()
     limit = float(os.environ.get("GRADOPT_COMPILE_TIMEOUT", TIME_LIMIT * (1 + len(source) / 1e6)))
     failures: list[tuple[Rung, dict[str, Any]]] = []
-    for rung in target.ladder:
+    for rung in _remembered(target.ladder, name, key):
         flags = (*target.flags, *rung.flags)
         begin = time.perf_counter()
         answer, image = _worker(rung.process_flags, lane).compile(source, flags, limit, plan, sites)
@@ -252,6 +257,7 @@ def _down_the_ladder(
                 _memory_log.info("'%s': %s", function, _sizes(sizes))
             if failures:
                 _warn(name, rung, failures[0][1])
+                _remember(rung, failures, key)
             return answer, image
         _log.info("'%s' by IREE: rung '%s' failed, %.2f s", name, rung.name, seconds)
         if answer["stage"] == "crash" and NOT_THERE.search(answer["diagnostics"][0]):
@@ -262,6 +268,23 @@ def _down_the_ladder(
             )
         failures.append((rung, answer))
     raise CompileError(_explain(text, target, name, failures, locate))
+
+
+def _remembered(ladder: Sequence[Rung], name: str, key: str) -> Sequence[Rung]:
+    """The ladder from the rung on that a module was compiled with before."""
+    noted = disk_store().note(RUNGS, key) if key else ""
+    at = next((i for i, rung in enumerate(ladder) if rung.name == noted), 0)
+    if at:
+        _log.info("'%s' by IREE: rung '%s' is known to be the first to do", name, noted)
+    return ladder[at:]
+
+
+def _remember(rung: Rung, failures: Sequence[tuple[Rung, dict[str, Any]]], key: str) -> None:
+    """Note the rung, where those above it cannot do: one that was late or crashed may the next
+    time.
+    """
+    if key and not any(answer["stage"] in ("timeout", "crash") for _, answer in failures):
+        disk_store().keep_note(RUNGS, key, rung.name)
 
 
 def _sizes(plan: dict[str, Any]) -> str:

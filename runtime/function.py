@@ -56,6 +56,7 @@ def compile(  # noqa: A001 - go.compile
     inline_limit: int = INLINE_LIMIT,
     auxiliary: int | Sequence[int] = (),
     dynamic: Any = None,
+    tune: bool | str = False,
 ) -> Any:
     """Compile a Python function or a graph for a target; the result is called like the function.
 
@@ -91,6 +92,9 @@ def compile(  # noqa: A001 - go.compile
     arena that every call uses again, and a result's memory is used again when the array and every
     NumPy view of it are gone. `static_shape=True`, with it, promises arguments of one structure and
     type for good: others are an error, not a second compilation.
+    With `tune=True` the first call of a signature times other ways to compile it on this machine,
+    for seconds to minutes, and notes what is faster (docs/tuning.md); `tune="stored"` goes by what
+    was noted before, and times nothing.
     With `disk_cache=False` the compiled module is not kept for other processes. Can be used as a
     decorator.
     """
@@ -114,6 +118,7 @@ def compile(  # noqa: A001 - go.compile
         inline_limit=inline_limit,
         auxiliary=auxiliary,
         dynamic=dynamic,
+        tune=tune,
     )
     return CachedFunction(fn, options) if fn is not None else lambda f: CachedFunction(f, options)
 
@@ -295,6 +300,7 @@ class CachedFunction(Inspected, Watched):
         about: dict[str, Any] = {
             "static_alloc": self.options.static_alloc,
             "disk_cache": self.options.disk_cache,
+            "tune": self.options.tune,
             "parts": {"mode": key[0]} | parts,
             "history": self._history,
             "watch": table.watch,
@@ -367,6 +373,7 @@ class CachedFunction(Inspected, Watched):
             parts={"mode": key[0]},
             history=self._history,
             donate_strict=self.options.donate_strict,
+            tune=self.options.tune,
             watch=table.watch,
         )
         if self.options.static_alloc and not executable.is_static and not self._warned:

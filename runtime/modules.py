@@ -108,12 +108,13 @@ def module_for(
     """
     start = time.perf_counter()
     source, disk = cache.MEMORY, ""
+    key = signature.key if disk_cache else ""
 
     def make() -> Module:
         nonlocal source, disk
         found = cache.find(
             signature.key,
-            lambda: compile_graph(graph.module, graph.name, target, remat),
+            lambda: compile_graph(graph.module, graph.name, target, remat, key),
             disk_cache,
             signature.about(),
         )
@@ -130,8 +131,10 @@ def module_for(
     return module
 
 
-def compile_graph(module: ir.Module, name: str, target: Target, remat: str = "") -> bytes:
-    """The VMFB of a graph's module, which is lowered in a copy."""
+def compile_graph(
+    module: ir.Module, name: str, target: Target, remat: str = "", key: str = ""
+) -> bytes:
+    """The VMFB of a graph's module, which is lowered in a copy; `key` as in compile_linalg."""
     from ..lowering import pipeline  # a module that is found on disk needs no compiler
     from ..lowering.marks import STATIC, storage_of_results
     from .budget import settled
@@ -142,4 +145,4 @@ def compile_graph(module: ir.Module, name: str, target: Target, remat: str = "")
     lowered, ops = pipeline.lower(module, target, settled(module, name, target, remat))
     with module.context:
         text = lowered.operation.get_asm(enable_debug_info=True)
-        return compile_linalg(text, target, name, ops, is_planned)
+        return compile_linalg(text, target, name, ops, is_planned, key=key)

@@ -36,6 +36,7 @@ class Options:
     inline_limit: int = INLINE_LIMIT
     auxiliary: tuple[int, ...] = ()
     dynamic: Dynamic | None = None
+    tune: bool | str = False
 
     @classmethod
     def of(
@@ -56,6 +57,7 @@ class Options:
         inline_limit: int,
         auxiliary: int | Sequence[int],
         dynamic: Any,
+        tune: bool | str,
     ) -> "Options":
         """The options as given to go.compile. Raises ArgumentError where one is malformed, or two
         clash.
@@ -82,7 +84,9 @@ class Options:
             checked_limit(inline_limit),
             positions("auxiliary", auxiliary),
             None if dynamic is None else Dynamic(dynamic),
+            tune,
         )
+        check_tune(tune, options.target)
         return options.check_roles()
 
     def check_roles(self) -> "Options":
@@ -108,6 +112,7 @@ class Options:
             "remat": value if kind == "policy" else None,
             "disk_cache": self.disk_cache,
             "inline_limit": self.inline_limit,
+            "tune": self.tune,
         }
 
     @property
@@ -187,6 +192,17 @@ def check_requests(grad_req: GradReq) -> GradReq:
                 f"with one an argument, or a dict by their names, got {entry!r}"
             )
     return grad_req
+
+
+def check_tune(tune: bool | str, target: Target) -> None:
+    """Raise for a value of `tune` that is none, and for targets that have nothing to tune."""
+    if not isinstance(tune, bool) and tune != "stored":
+        raise ArgumentError(f"tune expected True, False or 'stored', got {tune!r}")
+    if tune and not target.ladder:
+        raise ArgumentError(
+            f"tune={tune!r} expected a target that IREE compiles for, got '{target.name}'; leave "
+            "tune away"
+        )
 
 
 def rematerialization(memory_budget: Any = None, remat: str | None = None) -> str:

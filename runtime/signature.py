@@ -96,6 +96,7 @@ def of_text(
         "target": target.name,
         "device": target.driver,
         "CPU": host_cpu() if target.is_host else target.name,
+        "tuned forms": target.forms,
         "compiler flags": [target.flags, [(r.flags, r.process_flags) for r in target.ladder]],
         **{f"version of {package}": version for package, version in versions().items()},
     }

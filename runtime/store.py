@@ -21,13 +21,17 @@ import re
 import secrets
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 FORMAT = b"gradopt-cache-2"
 SUFFIX = ".vmfb"
 KEY = re.compile(r"[0-9a-f]{64}")
 ABSENT = "not there"
+RUNGS, TUNED = "rungs", "tuned"
+"""Kinds of notes: the rung of the ladder that a module was compiled with (compiler.py), what was
+measured (tune.py).
+"""
 
 WAIT = 900.0
 """Seconds that a process waits for another one to make an entry, then it makes its own."""
@@ -148,6 +152,34 @@ class Store:
         for path in self.modules.glob(f".{key}{SUFFIX}.*"):
             _unlink(path)
 
+    # --- notes ------------------------------------------------------------------------------------
+
+    def note(self, kind: str, key: str) -> str:
+        """What is noted under a key; "" where nothing is."""
+        try:
+            return (self.folder / kind / key).read_text()
+        except (OSError, UnicodeDecodeError):
+            return ""
+
+    def keep_note(self, kind: str, key: str, text: str) -> None:
+        """Note something small under a key. Where that cannot be written it is not kept."""
+        with contextlib.suppress(OSError):
+            (self.folder / kind).mkdir(parents=True, exist_ok=True)
+            write_whole(self.folder / kind / key, text.encode())
+
+    def notes(self, kind: str) -> dict[str, str]:
+        """All notes of a kind by key."""
+        found = {}
+        with contextlib.suppress(OSError):
+            for path in sorted((self.folder / kind).iterdir()):
+                if KEY.fullmatch(path.name):
+                    found[path.name] = self.note(kind, path.name)
+        return found
+
+    def forget(self, kind: str, keys: Iterable[str]) -> int:
+        """Remove notes; how many there were."""
+        return sum(_unlink(self.folder / kind / key) for key in keys)
+
     # --- all entries ------------------------------------------------------------------------------
 
     def entries(self) -> Iterator[Entry]:
@@ -211,8 +243,11 @@ class Store:
         return faults
 
     def clear(self) -> list[Entry]:
-        """Remove all entries, and what was left behind; returns the entries removed."""
+        """Remove all entries, what was left behind, and the notes on how modules were compiled;
+        returns the entries removed.
+        """
         self._sweep_all()
+        self.forget(RUNGS, self.notes(RUNGS))
         return [e for e in list(self.entries()) if self.remove(e)]
 
 

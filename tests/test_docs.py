@@ -55,6 +55,7 @@ IN_PROCESS = {
     "gradopt-check": "gradopt.tools.check",
     "gradopt-bench": "gradopt.tools.bench",
     "gradopt-cache": "gradopt.tools.cache",
+    "gradopt-tune": "gradopt.tools.tune",
 }
 PROGRAMS = {"gradopt-run", "iree-run-module", "python"}  # started as a user does
 NEEDS = "needs="

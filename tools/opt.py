@@ -110,7 +110,11 @@ def main(argv: list[str] | None = None) -> int:
         )
         return MISUSED
     run = Run(options, steps)
-    results, faults = run.all_parts(source)
+    try:
+        results, faults = run.all_parts(source)
+    except PipelineError as error:  # a pass does not know what it was told
+        print(f"gradopt-opt: error: {error}", file=sys.stderr)
+        return MISUSED
     if options.verify_diagnostics:
         return check_expected(source.text, source.name, faults)
     for fault in faults:

@@ -14,7 +14,7 @@ import numpy as np
 
 from ...dialect.contraction import DotGeneralOp, free_axes
 from ...dialect.mlir import DYNAMIC, ir
-from ...dialect.types import is_float
+from ..forms import form_of, product_form
 from . import build
 from .build import PARALLEL, REDUCTION, Extent
 from .reduction import accumulator, rounded
@@ -45,7 +45,7 @@ def dot_general(op: Any, lhs: ir.Value, rhs: ir.Value) -> ir.Value:
     )
     a, a_last = as_matrix(lhs, op.lhs_batch, lhs_free, lhs_contract)
     b, b_last = as_matrix(rhs, op.rhs_batch, rhs_free, rhs_contract)
-    product = multiply(a, b, a_last, b_last, dtype, wide)
+    product = multiply(a, b, a_last, b_last, dtype, wide, form_of(op))
     return rounded(build.reshape(product, extents), wide, dtype)
 
 
@@ -77,8 +77,11 @@ def multiply(
     b_last: bool,
     dtype: np.dtype,
     wide: np.dtype,
+    form: str = "",
 ) -> ir.Value:
-    """[batch, rows, columns] = sum over depth; `a_last` and `b_last` say where depth stands."""
+    """[batch, rows, columns] = sum over depth; `a_last` and `b_last` say where depth stands. The
+    form is that of the extents where none is given.
+    """
     batched = build.rank_of(a) == 3
     lead = [0] if batched else []
     n = len(lead)
@@ -93,14 +96,11 @@ def multiply(
         build.extent(b, b_axes.index(columns)),
     ]
     out = build.fill(0, shape, build.element_type(wide))
-    known = [
-        x if isinstance(x, int) else None
-        for x in (shape[n], shape[n + 1], build.extent(a, a_axes.index(depth)))
-    ]
-    if 0 in known or 0 in shape:
+    extents = [shape[n], shape[n + 1], build.extent(a, a_axes.index(depth))]
+    if any(isinstance(x, int) and x == 0 for x in [*extents, *shape]):
         return out
     out_axes = list(range(n + 2))
-    if known[0] == 1 or known[1] == 1 or known[2] == 1 or not _has_kernel(dtype):
+    if (form or product_form(extents, dtype)) == "generic":
         return _by_generic(a, b, a_axes, b_axes, out, out_axes, dtype, wide)
     maps = [
         ir.AffineMapAttr.get(build.affine_map(n + 3, axes)) for axes in (a_axes, b_axes, out_axes)
@@ -157,13 +157,6 @@ def _is_slow_to_pack(op: ir.Operation) -> bool:
 COMPUTED = ("linalg.generic", "linalg.transpose")
 
 
-def _has_kernel(dtype: np.dtype) -> bool:
-    """Named products extend their operands to the result's type, as signed numbers: unsigned ones
-    need a body of their own.
-    """
-    return is_float(dtype) or dtype.kind == "i"
-
-
 def _by_generic(
     a: ir.Value,
     b: ir.Value,
@@ -174,9 +167,7 @@ def _by_generic(
     dtype: np.dtype,
     wide: np.dtype,
 ) -> ir.Value:
-    """A product with one row, one column or one step of depth, which gain nothing from packing:
-    rows of a plain sum.
-    """
+    """A product as rows of a plain sum."""
 
     def body(x: ir.Value, y: ir.Value, total: ir.Value) -> list[ir.Value]:
         left, right = convert(Scalar(x, dtype), wide), convert(Scalar(y, dtype), wide)

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""Convolution and its gradients, channels last inside, in the fastest measured forms (iree-cpu.md
-4, iree-cpu-2.md 3).
+"""Convolution and its gradients, channels last inside, in the forms that `forms.py` lists and
+chooses from.
 
-- forward: pad, then the named convolution;
-- input gradient: for stride 1 pad, then the named convolution with the kernel turned round; for
-  small strides one matrix product for each phase of the stride (so many images at once that their
-  columns stay small), put together by selects; otherwise
-  zeros between the elements, as for stride 1;
-- weight gradient: one matrix product for each tap; for few channels one product with all taps'
-  elements as rows.
+- forward: pad, then the named convolution, or one product with columns of what the taps meet;
+- input gradient: zeros between the elements for strides, pad, then a convolution with the kernel
+  turned round; or one matrix product for each phase of the stride (so many images at once that
+  their columns stay small), put together by selects;
+- weight gradient: one matrix product for each tap, or one for all, whose left side is gathered by a
+  map or joined from slices.
 
 Groups have no fast form in IREE and run as one generic.
 """
@@ -22,6 +21,7 @@ import numpy as np
 
 from ...dialect.convolution import ConvInputGradientOp, ConvOp, ConvWeightGradientOp
 from ...dialect.mlir import arith, ir, tensor
+from ..forms import correlation_form, form_of
 from . import build
 from .build import PARALLEL, REDUCTION, dim
 from .contraction import multiply
@@ -35,10 +35,8 @@ NAMED = {
     2: "linalg.conv_2d_nhwc_hwcf",
     3: "linalg.conv_3d_ndhwc_dhwcf",
 }
-MOST_PHASES = 8
 AT_ONCE = 1 << 21
 """Bytes of columns of images that are multiplied in one product."""
-FEW_CHANNELS = 16
 
 
 # --- layout ---------------------------------------------------------------------------------------
@@ -117,9 +115,8 @@ def only_windows(
 def conv(op: Any, x: ir.Value, w: ir.Value) -> ir.Value:
     last = op.channels_last
     image = pad_spatial(images_last(x, last), op.low, op.high)
-    y = correlate(
-        image, kernel_last(w, last), op.strides, op.dilation, op.groups, op.result_specs()[0].dtype
-    )
+    dtype, form = op.result_specs()[0].dtype, form_of(op)
+    y = correlate(image, kernel_last(w, last), op.strides, op.dilation, op.groups, dtype, form)
     return images_back(y, last)
 
 
@@ -130,6 +127,7 @@ def correlate(
     dilation: Sequence[int],
     groups: int,
     dtype: np.dtype,
+    form: str,
 ) -> ir.Value:
     """Convolution of padded images (N, *spatial, C) with a kernel (*window, C / groups, O)."""
     wide = accumulator(dtype)
@@ -140,23 +138,35 @@ def correlate(
         (m - d * (k - 1) - 1) // s + 1
         for m, k, s, d in zip(spatial, window, strides, dilation, strict=True)
     ]  # type: ignore[operator]
-    if groups > 1:
+    if form == "grouped":
         return rounded(_grouped(x, w, extents, strides, dilation, groups, dtype, wide), wide, dtype)
-    if set(window) == {1}:
-        return _pointwise(x, w, extents, strides, dtype)
+    if form == "columns":
+        met = _met_by_taps(x, window, extents, strides, dilation)
+        depth = pymath.prod(build.static_shape(w)[:-1])
+        return _columns_times(met, build.reshape(w, [depth, channels]), dtype)
     out = build.fill(0, [n, *extents, channels], build.element_type(wide))
     attributes = {"strides": _vector(strides), "dilations": _vector(dilation)}
     return rounded(build.named(NAMED[len(window)], [x, w], out, **attributes), wide, dtype)
 
 
-def _pointwise(
-    x: ir.Value, w: ir.Value, extents: Sequence[int], strides: Sequence[int], dtype: np.dtype
-) -> ir.Value:
-    """A window of one element: every stride-th place as a row, times the kernel."""
+def _met_by_taps(
+    x: ir.Value,
+    window: Sequence[int],
+    extents: Sequence[build.Extent],
+    strides: Sequence[int],
+    dilation: Sequence[int],
+) -> list[ir.Value]:
+    """For each tap the elements of padded images that it meets, (N, *extents, C)."""
     n, *_, c = build.shape_of(x)
-    channels = build.static_shape(w)[-1]
-    met = extract(x, [0] * (len(extents) + 2), [n, *extents, c], [1, *strides, 1])
-    return _images_times(met, build.reshape(w, [c, channels]), dtype)
+    return [
+        extract(
+            x,
+            [0, *(k * d for k, d in zip(tap, dilation, strict=True)), 0],
+            [n, *extents, c],
+            [1, *strides, 1],
+        )
+        for tap in itertools.product(*map(range, window))
+    ]
 
 
 def _images_times(x: ir.Value, kernel: ir.Value, dtype: np.dtype) -> ir.Value:
@@ -214,8 +224,7 @@ def conv_input_gradient(op: Any, g: ir.Value, w: ir.Value) -> ir.Value:
     g, w = images_last(g, last), kernel_last(w, last)
     window = build.static_shape(w)[:-2]
     dtype = op.result_specs()[0].dtype
-    simple = op.groups == 1 and set(op.dilation) == {1}
-    if simple and 1 < pymath.prod(op.strides) <= MOST_PHASES:
+    if form_of(op) == "phases":
         return images_back(_by_phases(g, w, op, dtype), last)
     g = _spread(g, op.strides)
     low, high = [], []
@@ -224,10 +233,9 @@ def conv_input_gradient(op: Any, g: ir.Value, w: ir.Value) -> ir.Value:
     ):
         low.append(d * (k - 1) - lo)
         high.append(n - m - low[-1] + d * (k - 1))
-    turned = _turned(w, op.groups)
-    dx = correlate(
-        pad_spatial(g, low, high), turned, [1] * len(window), op.dilation, op.groups, dtype
-    )
+    image, turned = pad_spatial(g, low, high), _turned(w, op.groups)
+    form = "grouped" if op.groups > 1 else correlation_form(window)
+    dx = correlate(image, turned, [1] * len(window), op.dilation, op.groups, dtype, form)
     return images_back(dx, last)
 
 
@@ -295,21 +303,20 @@ def _by_phases(g: ir.Value, w: ir.Value, op: Any, dtype: np.dtype) -> ir.Value:
             columns.append(extract(padded_g, [0, *start, 0], [n, *count, o], one))
             kernel = extract(swapped, [*tap, 0, 0], [*[1] * rank, o, c_in], one)
             kernels.append(build.reshape(kernel, [o, c_in]))
-        phases.append(_columns_times(columns, kernels, dtype) if columns else None)
+        matrix = build.tensor_type([len(kernels) * o, c_in], build.element_of(w))
+        phases.append(
+            _columns_times(columns, joined(kernels, 0, matrix), dtype) if columns else None
+        )
     return _interleaved(phases, [n, *count, c_in], build.element_of(g), op)
 
 
-def _columns_times(
-    columns: Sequence[ir.Value], kernels: Sequence[ir.Value], dtype: np.dtype
-) -> ir.Value:
-    """The images joined along channels, times the kernels joined along rows; so many images at once
-    that what is joined, and its copy in tiles, stay small.
+def _columns_times(columns: Sequence[ir.Value], rows: ir.Value, dtype: np.dtype) -> ir.Value:
+    """The images joined along channels, times a matrix; so many images at once that what is joined,
+    and its copy in tiles, stay small.
     """
     element = build.element_of(columns[0])
     n, *places, _ = build.shape_of(columns[0])
-    depth = sum(build.static_shape(c)[-1] for c in columns)
-    channels = build.static_shape(kernels[0])[-1]
-    rows = joined(kernels, 0, build.tensor_type([depth, channels], element))
+    depth, channels = build.static_shape(rows)
     at_once = _images_at_once(n, [*places, depth], dtype) if len(columns) > 1 else n
     products = []
     for first in range(0, n, at_once) if at_once != n else (0,):
@@ -323,9 +330,10 @@ def _columns_times(
                 )
                 for c in columns
             ]
-        images = joined(
-            part, len(places) + 1, build.tensor_type([at_once, *places, depth], element)
-        )
+        images = part[0]
+        if len(part) > 1:
+            side_by_side = build.tensor_type([at_once, *places, depth], element)
+            images = joined(part, len(places) + 1, side_by_side)
         products.append(_images_times(images, rows, dtype))
     if len(products) == 1:
         return products[0]
@@ -391,11 +399,8 @@ def conv_weight_gradient(op: Any, x: ir.Value, g: ir.Value) -> ir.Value:
     x, g = images_last(x, last), images_last(g, last)
     x = _padded_anew(x, build.shape_of(g)[1:-1], op.low, op.high)
     x = only_windows(x, op.window, op.strides, op.dilation)
-    dtype = op.result_specs()[0].dtype
-    channels = build.static_shape(x)[-1]
-    if op.groups == 1 and channels < FEW_CHANNELS:
-        return kernel_back(_all_taps_at_once(x, g, op, dtype), last)
-    return kernel_back(_tap_by_tap(x, g, op, dtype), last)
+    by_form = {"taps": _tap_by_tap, "gathered": _gathered, "columns": _by_columns}[form_of(op)]
+    return kernel_back(by_form(x, g, op, op.result_specs()[0].dtype), last)
 
 
 def _padded_anew(
@@ -419,9 +424,7 @@ def _tap_by_tap(x: ir.Value, g: ir.Value, op: Any, dtype: np.dtype) -> ir.Value:
     rows = build.product([n, *extents])
     g_matrix = _group_matrix(g, rows, groups, o)
     products = []
-    for tap in itertools.product(*map(range, op.window)):
-        start = [k * d for k, d in zip(tap, op.dilation, strict=True)]
-        met = extract(x, [0, *start, 0], [n, *extents, channels], [1, *op.strides, 1])
+    for met in _met_by_taps(x, op.window, extents, op.strides, op.dilation):
         product = multiply(
             _group_matrix(met, rows, groups, channels), g_matrix, False, False, dtype, wide
         )
@@ -443,7 +446,20 @@ def _group_matrix(x: ir.Value, rows: build.Extent, groups: int, channels: Any) -
     return permuted(build.reshape(x, [rows, groups, channels // groups]), [1, 0, 2])
 
 
-def _all_taps_at_once(x: ir.Value, g: ir.Value, op: Any, dtype: np.dtype) -> ir.Value:
+def _by_columns(x: ir.Value, g: ir.Value, op: Any, dtype: np.dtype) -> ir.Value:
+    """One product (elements that the taps meet side by side, a row an output place)^T g."""
+    n, *extents, o = build.shape_of(g)
+    wide = accumulator(dtype)
+    met = _met_by_taps(x, op.window, extents, op.strides, op.dilation)
+    channels = build.static_shape(x)[-1]
+    depth, rows = len(met) * channels, build.product([n, *extents])
+    side_by_side = build.tensor_type([n, *extents, depth], build.element_of(x))
+    left = build.reshape(joined(met, len(extents) + 1, side_by_side), [rows, depth])
+    product = multiply(left, build.reshape(g, [rows, o]), False, False, dtype, wide)
+    return rounded(build.reshape(product, [*op.window, channels, o]), wide, dtype)
+
+
+def _gathered(x: ir.Value, g: ir.Value, op: Any, dtype: np.dtype) -> ir.Value:
     """One product [window * C, N * places] g, its left side read through a map from the padded
     images.
     """

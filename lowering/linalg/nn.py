@@ -13,9 +13,11 @@ from ...dialect.mlir import arith, ir, tensor
 from ...dialect.nn import LogSoftmaxOp, SoftmaxOp
 from ...dialect.norm import NormalizeOp
 from ...dialect.types import int64
+from ..forms import form_of, parts_of
 from . import build, scalar
 from .build import PARALLEL
 from .reduction import (
+    MAXIMUM,
     SUM,
     accumulator,
     count_of,
@@ -54,11 +56,25 @@ def with_rows(
 @lowers(SoftmaxOp)
 def softmax(op: Any, x: ir.Value) -> ir.Value:
     dtype = op.operand_specs()[0].dtype
+    if form_of(op) == "kept":
+        return _softmax_kept(x, op.axis, dtype)
     top, total = exponential_sum(x, [op.axis], dtype)
     total = map_rows([total], accumulator(dtype), lambda s: select(s == 0, 1, s))
     return with_rows(
         x, [top, total], [op.axis], dtype, lambda v, t, s: scalar.exp(v - finite(t)) / s
     )
+
+
+def _softmax_kept(x: ir.Value, axis: int, dtype: np.dtype) -> ir.Value:
+    """The exponentials, each computed once, then divided by their sum."""
+    wide = accumulator(dtype)
+    top = reduce([x], [], [axis], dtype, MAXIMUM)
+    powers = with_rows(
+        rounded(x, dtype, wide), [top], [axis], wide, lambda v, t: scalar.exp(v - finite(t))
+    )
+    total = reduce([powers], [], [axis], wide, SUM)
+    total = map_rows([total], wide, lambda s: select(s == 0, 1, s))
+    return rounded(with_rows(powers, [total], [axis], wide, lambda v, s: v / s), wide, dtype)
 
 
 @lowers(LogSoftmaxOp)
@@ -100,13 +116,13 @@ def normalize(op: Any, x: ir.Value) -> list[ir.Value]:
     """Two passes: the mean, then the mean square of what is left"""
     dtype = op.operand_specs()[0].dtype
     wide = accumulator(dtype)
-    axes = op.axes
+    axes, parts = op.axes, parts_of(op)
     count = count_of([build.extent(x, a) for a in axes], wide)
     if op.center:
-        m = mean_of(x, axes, dtype)
-        total = squared_deviation(x, m, axes, dtype)
+        m = mean_of(x, axes, dtype, parts)
+        total = squared_deviation(x, m, axes, dtype, parts)
     else:
-        total = reduce([x], [], axes, dtype, SUM, lambda v: v * v)
+        total = reduce([x], [], axes, dtype, SUM, lambda v: v * v, parts)
         m = build.fill(0, build.shape_of(total), build.element_type(wide))
     r = map_rows([total], wide, lambda s: scalar.rsqrt(s / count + op.eps))
     y = with_rows(x, [m, r], axes, dtype, lambda v, c, s: (v - c) * s)

@@ -2,10 +2,9 @@
 """Reductions: neighbouring axes are merged first, long narrow column sums split, full sums taken
 row by row.
 
-The forms are those measured in iree-cpu.md and iree-cpu-2.md: a plain generic for rows; columns of
-a tall matrix with few columns, and any long axis, in parts; never one scalar out of a matrix in one
-step, which runs on one core. 16-bit floats and integers below 32 bits accumulate in 32 bits. Maxima
-start from -inf and propagate NaN.
+A plain generic for rows; columns of a tall matrix, and any long axis, in parts, as `forms.py`
+chooses; never one scalar out of a matrix in one step, which runs on one core. 16-bit floats and
+integers below 32 bits accumulate in 32 bits. Maxima start from -inf and propagate NaN.
 """
 
 import dataclasses
@@ -18,20 +17,12 @@ import numpy as np
 from ...dialect import reduction as ops
 from ...dialect.mlir import ir
 from ...dialect.types import bool_, float32, int32, is_float, is_narrow, uint32
+from .. import forms
 from . import build, scalar
 from .build import PARALLEL, REDUCTION, Extent
 from .registry import lowers
 from .scalar import Scalar, convert, select
 from .shape import extract
-
-SPLIT = 16
-"""Least number of parts of a column reduction of a tall matrix."""
-TALL, NARROW = 4096, 128
-"""A matrix with at least TALL rows and fewer than NARROW columns has its column reduction split."""
-LONG, LONGEST = 16384, 1024
-"""An axis of more than LONG elements is reduced in parts of about LONGEST: the rounding errors of a
-sum grow with its length.
-"""
 
 Combine = Callable[[Scalar, Scalar], Scalar]
 
@@ -75,11 +66,12 @@ def reduce(
     dtype: np.dtype,
     monoid: Monoid,
     element: Callable[..., Scalar] = lambda x: x,
+    parts: int | None = None,
 ) -> ir.Value:
     """Combine element(*operands, *rows) over `axes`, in the accumulator type of `dtype`.
 
     `operands` have one shape, `rows` that shape without `axes`. The element function gets Scalars
-    in the accumulator type.
+    in the accumulator type. Columns are reduced in so many `parts`, or as their extents have it.
     """
     shape = build.shape_of(operands[0])
     kept = [a for a in range(len(shape)) if a not in axes]
@@ -95,7 +87,11 @@ def reduce(
     reduced = [g for g, group in enumerate(groups) if group[0] in axes]
     kept_groups = [g for g in range(len(groups)) if g not in reduced]
     long = max(reduced, key=lambda g: build.static_shape(merged[0])[g])
-    parts = _parts(build.static_shape(merged[0]), long, reduced)
+    extents = build.static_shape(merged[0])
+    if reduced == [0] and len(extents) == 2:
+        parts = parts or forms.column_parts(*extents)
+    else:
+        parts = forms.row_parts(extents[long])
     if parts > 1:
         whole = _in_parts(merged, flat_rows, long, parts, reduced, dtype, monoid, element)
     else:
@@ -122,17 +118,6 @@ def _row_groups(groups: Sequence[Sequence[int]], axes: Sequence[int]) -> list[li
             result.append(list(range(at, at + len(group))))
             at += len(group)
     return result
-
-
-def _parts(shape: Sequence[int], axis: int, reduced: Sequence[int]) -> int:
-    """Into how many parts of equal length an axis is split to be reduced, so that all cores have
-    work and rounding errors stay small.
-    """
-    n = shape[axis]
-    is_tall = list(reduced) == [0] and len(shape) == 2 and 0 < shape[1] < NARROW
-    if n >= TALL and n % SPLIT == 0 and is_tall:
-        return SPLIT if n <= SPLIT * TALL else n // LONGEST
-    return pymath.ceil(n / LONGEST) if n > LONG else 1
 
 
 def _in_parts(
@@ -254,7 +239,8 @@ def count_of(extents: Sequence[Extent], dtype: np.dtype) -> Scalar:
 def _plain(monoid: Monoid) -> Callable[..., ir.Value]:
     def lower(op: Any, x: ir.Value) -> ir.Value:
         dtype = op.operand_specs()[0].dtype
-        return rounded(reduce([x], [], op.axes, dtype, monoid), accumulator(dtype), dtype)
+        total = reduce([x], [], op.axes, dtype, monoid, parts=forms.parts_of(op))
+        return rounded(total, accumulator(dtype), dtype)
 
     return lower
 
@@ -267,24 +253,29 @@ lowers(ops.AnyOp)(_plain(ANY))
 lowers(ops.AllOp)(_plain(ALL))
 
 
-def mean_of(x: ir.Value, axes: Sequence[int], dtype: np.dtype) -> ir.Value:
+def mean_of(
+    x: ir.Value, axes: Sequence[int], dtype: np.dtype, parts: int | None = None
+) -> ir.Value:
     """The mean over axes, in the accumulator type."""
     wide = accumulator(dtype)
     extents = [build.extent(x, a) for a in axes]
     count = count_of(extents, wide)
-    return map_rows([reduce([x], [], axes, dtype, SUM)], wide, lambda total: total / count)
+    total = reduce([x], [], axes, dtype, SUM, parts=parts)
+    return map_rows([total], wide, lambda t: t / count)
 
 
 @lowers(ops.MeanOp)
 def mean(op: Any, x: ir.Value) -> ir.Value:
     dtype = op.operand_specs()[0].dtype
-    return rounded(mean_of(x, op.axes, dtype), accumulator(dtype), dtype)
+    return rounded(mean_of(x, op.axes, dtype, forms.parts_of(op)), accumulator(dtype), dtype)
 
 
-def squared_deviation(x: ir.Value, m: ir.Value, axes: Sequence[int], dtype: np.dtype) -> ir.Value:
+def squared_deviation(
+    x: ir.Value, m: ir.Value, axes: Sequence[int], dtype: np.dtype, parts: int | None = None
+) -> ir.Value:
     """sum (x - m)^2 over axes, in the accumulator type; the second of two passes."""
     if len(axes) > 1 and len(axes) == build.rank_of(x):  # one number in all, which meets every row
-        if build.static_shape(x)[-1] > LONG:
+        if build.static_shape(x)[-1] > forms.LONG:
             x, axes = build.collapse(x, [list(axes)]), [0]
         else:
             x = build.collapse(x, [list(axes[:-1]), [axes[-1]]])
@@ -292,14 +283,15 @@ def squared_deviation(x: ir.Value, m: ir.Value, axes: Sequence[int], dtype: np.d
                 [x], [m], [0], [1], dtype, SUM, lambda v, c: (v - c) * (v - c), row_axes=[]
             )
             return reduce([partial], [], [0], accumulator(dtype), SUM)
-    return reduce([x], [m], axes, dtype, SUM, lambda v, c: (v - c) * (v - c))
+    return reduce([x], [m], axes, dtype, SUM, lambda v, c: (v - c) * (v - c), parts)
 
 
 @lowers(ops.VarOp)
 def var(op: Any, x: ir.Value) -> ir.Value:
     dtype = op.operand_specs()[0].dtype
     wide = accumulator(dtype)
-    total = squared_deviation(x, mean_of(x, op.axes, dtype), op.axes, dtype)
+    parts = forms.parts_of(op)
+    total = squared_deviation(x, mean_of(x, op.axes, dtype, parts), op.axes, dtype, parts)
     degrees = scalar.maximum(
         count_of([build.extent(x, a) for a in op.axes], wide) - op.correction, 0
     )
@@ -310,7 +302,7 @@ def var(op: Any, x: ir.Value) -> ir.Value:
 def norm(op: Any, x: ir.Value) -> ir.Value:
     dtype = op.operand_specs()[0].dtype
     wide = accumulator(dtype)
-    total = reduce([x], [], op.axes, dtype, SUM, lambda v: v * v)
+    total = reduce([x], [], op.axes, dtype, SUM, lambda v: v * v, forms.parts_of(op))
     return rounded(map_rows([total], wide, scalar.sqrt), wide, dtype)
 
 
@@ -319,7 +311,7 @@ def logsumexp(op: Any, x: ir.Value) -> ir.Value:
     """The maximum, the sum of exponentials of what is below it, then one logarithm a row"""
     dtype = op.operand_specs()[0].dtype
     wide = accumulator(dtype)
-    top, total = exponential_sum(x, op.axes, dtype)
+    top, total = exponential_sum(x, op.axes, dtype, forms.parts_of(op))
     result = map_rows(
         [top, total],
         wide,
@@ -328,12 +320,15 @@ def logsumexp(op: Any, x: ir.Value) -> ir.Value:
     return rounded(result, wide, dtype)
 
 
-def exponential_sum(x: ir.Value, axes: Sequence[int], dtype: np.dtype) -> tuple[ir.Value, ir.Value]:
+def exponential_sum(
+    x: ir.Value, axes: Sequence[int], dtype: np.dtype, parts: int | None = None
+) -> tuple[ir.Value, ir.Value]:
     """The maximum over axes and the sum of e^(x - maximum), both in the accumulator type."""
     if len(axes) > 1 and len(axes) == build.rank_of(x):
         x, axes = build.collapse(x, [list(axes)]), [0]
-    top = reduce([x], [], axes, dtype, MAXIMUM)
-    return top, reduce([x], [top], axes, dtype, SUM, lambda v, t: scalar.exp(v - finite(t)))
+    top = reduce([x], [], axes, dtype, MAXIMUM, parts=parts)
+    total = reduce([x], [top], axes, dtype, SUM, lambda v, t: scalar.exp(v - finite(t)), parts)
+    return top, total
 
 
 def finite(top: Scalar) -> Scalar:
