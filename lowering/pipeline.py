@@ -27,6 +27,7 @@ from . import (
     memref,
     partition,
     plan_memory,
+    product_forms,
     rematerialize,
     separate,
     simplify,
@@ -40,7 +41,7 @@ from .target import Target, check_supported
 STAGES = {
     "graph": "",
     "differentiated": "gradopt-differentiate,gradopt-inline,symbol-dce",
-    "simplified": "gradopt-decompose{keep-lowered=true},gradopt-simplify",
+    "simplified": "gradopt-decompose{keep-lowered=true},gradopt-simplify,gradopt-product-forms",
     "rematerialized": "",
     "linalg": "convert-gradopt-to-linalg,gradopt-bufferize",
 }
@@ -251,6 +252,8 @@ def stages(target: Target, remat: str = "") -> dict[str, str]:
     gradopt-rematerialize, which is left out without.
     """
     found = dict(STAGES if target.ladder else JIT_STAGES)
+    forms, native = "gradopt-product-forms", "+".join(d.name for d in target.products)
+    found["simplified"] = found["simplified"].replace(forms, f"{forms}{{native={native}}}")
     found["rematerialized"] = f"gradopt-rematerialize{{{remat}}}" if remat else ""
     if np.dtype("float64") not in target.dtypes:
         to_linalg = "convert-gradopt-to-linalg"
@@ -303,6 +306,7 @@ __all__ = [
     "parse",
     "partition",
     "plan_memory",
+    "product_forms",
     "rematerialize",
     "run",
     "separate",

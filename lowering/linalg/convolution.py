@@ -112,10 +112,13 @@ def only_windows(
 def conv(op: Any, x: ir.Value, w: ir.Value) -> ir.Value:
     last = op.channels_last
     image = pad_spatial(images_last(x, last), op.low, op.high)
-    y = correlate(
-        image, kernel_last(w, last), op.strides, op.dilation, op.groups, op.result_specs()[0].dtype
-    )
-    return images_back(y, last)
+    y = correlate(image, kernel_last(w, last), op.strides, op.dilation, op.groups, op.x.dtype)
+    return images_back(_result(op, y), last)
+
+
+def _result(op: Any, y: ir.Value) -> ir.Value:
+    """Sums, which are as wide as the accumulators, in the element type of the op's result."""
+    return rounded(y, accumulator(op.operand_specs()[0].dtype), op.result_specs()[0].dtype)
 
 
 def correlate(
@@ -126,7 +129,9 @@ def correlate(
     groups: int,
     dtype: np.dtype,
 ) -> ir.Value:
-    """Convolution of padded images (N, *spatial, C) with a kernel (*window, C / groups, O)."""
+    """Convolution of padded images (N, *spatial, C) with a kernel (*window, C / groups, O), of
+    element type `dtype`; all results here are of its accumulator's.
+    """
     wide = accumulator(dtype)
     *window, _, channels = build.static_shape(w)
     x = only_windows(x, window, strides, dilation)
@@ -136,12 +141,12 @@ def correlate(
         for m, k, s, d in zip(spatial, window, strides, dilation, strict=True)
     ]  # type: ignore[operator]
     if groups > 1:
-        return rounded(_grouped(x, w, extents, strides, dilation, groups, dtype, wide), wide, dtype)
+        return _grouped(x, w, extents, strides, dilation, groups, dtype, wide)
     if set(window) == {1}:
         return _pointwise(x, w, extents, strides, dtype)
     out = build.fill(0, [n, *extents, channels], build.element_type(wide))
     attributes = {"strides": _vector(strides), "dilations": _vector(dilation)}
-    return rounded(build.named(NAMED[len(window)], [x, w], out, **attributes), wide, dtype)
+    return build.named(NAMED[len(window)], [x, w], out, **attributes)
 
 
 def _pointwise(
@@ -159,7 +164,7 @@ def _images_times(x: ir.Value, kernel: ir.Value, dtype: np.dtype) -> ir.Value:
     *places, c = build.shape_of(x)
     wide = accumulator(dtype)
     rows = build.reshape(x, [build.product(places), c])
-    product = rounded(multiply(rows, kernel, True, False, dtype, wide), wide, dtype)
+    product = multiply(rows, kernel, True, False, dtype, wide)
     return build.reshape(product, [*places, build.static_shape(kernel)[-1]])
 
 
@@ -208,10 +213,10 @@ def conv_input_gradient(op: Any, g: ir.Value, w: ir.Value) -> ir.Value:
     last = op.channels_last
     g, w = images_last(g, last), kernel_last(w, last)
     window = build.static_shape(w)[:-2]
-    dtype = op.result_specs()[0].dtype
+    dtype = op.g.dtype
     simple = op.groups == 1 and set(op.dilation) == {1}
     if simple and 1 < pymath.prod(op.strides) <= MOST_PHASES:
-        return images_back(_by_phases(g, w, op, dtype), last)
+        return images_back(_result(op, _by_phases(g, w, op, dtype)), last)
     g = _spread(g, op.strides)
     low, high = [], []
     for n, m, k, d, lo in zip(
@@ -223,7 +228,7 @@ def conv_input_gradient(op: Any, g: ir.Value, w: ir.Value) -> ir.Value:
     dx = correlate(
         pad_spatial(g, low, high), turned, [1] * len(window), op.dilation, op.groups, dtype
     )
-    return images_back(dx, last)
+    return images_back(_result(op, dx), last)
 
 
 def _spread(g: ir.Value, strides: Sequence[int]) -> ir.Value:
@@ -291,7 +296,8 @@ def _by_phases(g: ir.Value, w: ir.Value, op: Any, dtype: np.dtype) -> ir.Value:
             kernel = extract(swapped, [*tap, 0, 0], [*[1] * rank, o, c_in], one)
             kernels.append(build.reshape(kernel, [o, c_in]))
         phases.append(_columns_times(columns, kernels, dtype) if columns else None)
-    return _interleaved(phases, [n, *count, c_in], build.element_of(g), op)
+    element = build.element_type(accumulator(dtype))
+    return _interleaved(phases, [n, *count, c_in], element, op)
 
 
 def _columns_times(
@@ -324,7 +330,8 @@ def _columns_times(
         products.append(_images_times(images, rows, dtype))
     if len(products) == 1:
         return products[0]
-    return joined(products, 0, build.tensor_type([n, *places, channels], element))
+    sums = build.element_of(products[0])
+    return joined(products, 0, build.tensor_type([n, *places, channels], sums))
 
 
 def _images_at_once(count: build.Extent, shape: Sequence[build.Extent], dtype: np.dtype) -> Any:
@@ -386,11 +393,11 @@ def conv_weight_gradient(op: Any, x: ir.Value, g: ir.Value) -> ir.Value:
     x, g = images_last(x, last), images_last(g, last)
     x = _padded_anew(x, build.shape_of(g)[1:-1], op.low, op.high)
     x = only_windows(x, op.window, op.strides, op.dilation)
-    dtype = op.result_specs()[0].dtype
+    dtype = op.x.dtype
     channels = build.static_shape(x)[-1]
-    if op.groups == 1 and channels < FEW_CHANNELS:
-        return kernel_back(_all_taps_at_once(x, g, op, dtype), last)
-    return kernel_back(_tap_by_tap(x, g, op, dtype), last)
+    at_once = op.groups == 1 and channels < FEW_CHANNELS
+    sums = (_all_taps_at_once if at_once else _tap_by_tap)(x, g, op, dtype)
+    return kernel_back(_result(op, sums), last)
 
 
 def _padded_anew(
@@ -428,7 +435,7 @@ def _tap_by_tap(x: ir.Value, g: ir.Value, op: Any, dtype: np.dtype) -> ir.Value:
         0,
         build.tensor_type([len(products), channels // groups, o], build.element_type(wide)),
     )
-    return rounded(build.reshape(whole, [*op.window, channels // groups, o]), wide, dtype)
+    return build.reshape(whole, [*op.window, channels // groups, o])
 
 
 def _group_matrix(x: ir.Value, rows: build.Extent, groups: int, channels: Any) -> ir.Value:
@@ -460,4 +467,4 @@ def _all_taps_at_once(x: ir.Value, g: ir.Value, op: Any, dtype: np.dtype) -> ir.
     depth = build.product([n, *extents])
     left = build.reshape(rows, [pymath.prod(op.window) * channels, depth])
     product = multiply(left, build.reshape(g, [depth, o]), True, False, dtype, wide)
-    return rounded(build.reshape(product, [*op.window, channels, o]), wide, dtype)
+    return build.reshape(product, [*op.window, channels, o])
