@@ -21,8 +21,8 @@ class DotGeneralOp(Op, name="dot_general"):
     order.
 
     The result has the batch axes (in the order given), the free axes of lhs, then those of rhs.
-    16-bit floats are summed in float32. With `precision` "bfloat16" or "float16" operands of float32
-    are rounded to that type first; the result is float32, also of operands that have that type.
+    16-bit floats are summed in float32. With `precision` "bfloat16" or "float16" operands of
+    float32 are rounded to that type first; the result is float32, also of operands of that type.
     Example: `%y = "gradopt.dot_general"(%a, %b) {lhs_contract = array<i64: 1>, rhs_contract =
     array<i64: 0>} : (tensor<2x3xf32>, tensor<3x4xf32>) -> tensor<2x4xf32>`
     """
@@ -119,9 +119,7 @@ class Side:
         return free_axes(self.x.ndim, self.batch, self.contract)
 
 
-def _gradient(
-    ct: Any, ct_contract: tuple[int, ...], own: Side, other: Side, precision: str
-) -> Any:
+def _gradient(ct: Any, ct_contract: tuple[int, ...], own: Side, other: Side, precision: str) -> Any:
     """The gradient by the operand `own`: ct contracted with `other` over `ct_contract`, the axes
     of ct that are other's free axes.
 

@@ -163,9 +163,7 @@ class ConvOp(ConvolutionLike, name="conv"):
         extents, window = image_parts(self.x.spec, last)[1], kernel_parts(self.w.spec, last)[0]
         ct = in_type_of(self.x, ct)
         return [
-            in_type_of(
-                self.x, ConvInputGradientOp.emit(ct, self.w, extents=extents, **attributes)
-            ),
+            in_type_of(self.x, ConvInputGradientOp.emit(ct, self.w, extents=extents, **attributes)),
             in_type_of(self.w, ConvWeightGradientOp.emit(self.x, ct, window=window, **attributes)),
         ]
 
@@ -298,9 +296,7 @@ class ConvWeightGradientOp(ConvolutionLike, name="conv_weight_gradient"):
         extents = image_parts(self.x.spec, self.channels_last)[1]
         ct = in_type_of(self.x, ct)
         return [
-            in_type_of(
-                self.x, ConvInputGradientOp.emit(self.g, ct, extents=extents, **attributes)
-            ),
+            in_type_of(self.x, ConvInputGradientOp.emit(self.g, ct, extents=extents, **attributes)),
             in_type_of(self.g, ConvOp.emit(self.x, ct, **attributes)),
         ]
 

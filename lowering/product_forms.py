@@ -8,9 +8,10 @@ float32; of float16, which has no such unit, named products are slower than floa
 (docs/precision.md has the figures).
 """
 
+from collections.abc import Callable
 from typing import Any
 
-from ..dialect.base import Op, wrap
+from ..dialect.base import wrap
 from ..dialect.builder import Builder
 from ..dialect.contraction import DotGeneralOp
 from ..dialect.control import symbols
@@ -39,21 +40,39 @@ def product_forms(module: ir.Module, *, native: str = "bfloat16+float16") -> Non
             "option 'native' of pass 'gradopt-product-forms' expected types out of: "
             f"{', '.join(PRECISIONS)}, joined by '+', got {', '.join(map(repr, unknown))}"
         )
-    for function in symbols(module).values():
-        for block in [] if function.is_external else function.body.blocks:
-            Forms(types).rewrite(block)
+    for block in _blocks(module):
+        Forms(types).rewrite(block)
+
+
+def round_operands(module: ir.Module) -> None:
+    """Write out the rounding of float32 operands by `precision`, and leave all else as it is: what
+    a lowering needs.
+    """
+    for block in _blocks(module):
+        Forms(PRECISIONS, lambda op: op.precision != "").rewrite(block)
+
+
+def _blocks(module: ir.Module) -> list[ir.Block]:
+    functions = [f for f in symbols(module).values() if not f.is_external]
+    return [block for f in functions for block in f.body.blocks]
 
 
 class Forms:
-    """The rewrite of one block, with the converted operands that it has made so far."""
+    """The rewrite of the chosen products of one block, with the converted operands that it has made
+    so far.
+    """
 
-    def __init__(self, native: tuple[str, ...]) -> None:
+    def __init__(
+        self, native: tuple[str, ...], chosen: Callable[[Any], bool] = lambda op: True
+    ) -> None:
         self.native = native
+        self.chosen = chosen
         self.converted: dict[tuple[ir.Value, str], Any] = {}
 
     def rewrite(self, block: ir.Block) -> None:
+        """Give each chosen product its form."""
         for op in list(block.operations):
-            if isinstance(op, PRODUCTS):
+            if isinstance(op, PRODUCTS) and self.chosen(op):
                 with Builder(ir.InsertionPoint(op), op.location):
                     new = self._form(op)
                 if new is not None:
@@ -82,9 +101,10 @@ class Forms:
         if x.dtype.name == dtype:
             return x
         value = ir.Value(x)
-        if (inner := op_of(value)) and isinstance(inner, ConvertOp) and inner.x.dtype.name == dtype:
-            if is_narrow(as_dtype(dtype)):  # widened, and back: exact
-                return inner.x
+        made = op_of(value)
+        is_exact = is_narrow(as_dtype(dtype))  # widened, and back
+        if is_exact and isinstance(made, ConvertOp) and made.x.dtype.name == dtype:
+            return made.x
         key = value, dtype
         if key not in self.converted:
             self.converted[key] = x.astype(dtype)

@@ -24,7 +24,7 @@ from .linalg import LOWERINGS, build, pairs
 from .linalg.registry import BODIES
 from .linalg.shape import extent_of_like
 from .passes import failure, gradopt_pass, single_block
-from .product_forms import product_forms
+from .product_forms import round_operands
 
 ON_DEMAND = (ConstantOp, BroadcastOp, IotaOp)
 PRODUCTS = (DotGeneralOp, ConvOp)
@@ -41,7 +41,7 @@ def to_linalg(module: ir.Module, *, float64: bool = True) -> None:
     module.operation.context.allow_unregistered_dialects = True  # for IREE's own ops
     _check_places(module)
     decompose(module, keep_lowered=True)
-    product_forms(module)
+    round_operands(module)
     with pairs.computing(has_double=float64):
         for function in symbols(module).values():
             if not function.is_external:

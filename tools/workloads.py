@@ -215,9 +215,7 @@ def start_of(parameters: Any, optimizer: str = "sgd", precision: str = "float32"
     remembers or in float16 a dict of them, the slots, the count of steps and the loss scale.
     """
     slots = {"sgd": (), "momentum": ("m",), "adam": ("m", "v")}[optimizer]
-    state: dict[str, Any] = {
-        s: {n: np.zeros_like(w) for n, w in parameters.items()} for s in slots
-    }
+    state: dict[str, Any] = {s: {n: np.zeros_like(w) for n, w in parameters.items()} for s in slots}
     if optimizer == "adam":
         state["count"] = np.int32(0)
     if precision == "float16":

@@ -2,7 +2,8 @@
 """Convolution and its gradients, channels last inside, in the fastest measured forms (iree-cpu.md
 4, iree-cpu-2.md 3).
 
-- forward: pad, then the named convolution;
+- forward: pad, then the named convolution; in bfloat16 one matrix product of the elements that all
+  taps meet;
 - input gradient: for stride 1 pad, then the named convolution with the kernel turned round; for
   small strides one matrix product for each phase of the stride (so many images at once that their
   columns stay small), put together by selects; otherwise
@@ -22,6 +23,7 @@ import numpy as np
 
 from ...dialect.convolution import ConvInputGradientOp, ConvOp, ConvWeightGradientOp
 from ...dialect.mlir import arith, ir, tensor
+from ...dialect.types import bfloat16
 from . import build
 from .build import PARALLEL, REDUCTION, dim
 from .contraction import multiply
@@ -39,6 +41,8 @@ MOST_PHASES = 8
 AT_ONCE = 1 << 21
 """Bytes of columns of images that are multiplied in one product."""
 FEW_CHANNELS = 16
+MOST_TAPS = 64
+"""Taps of a window whose elements are put side by side."""
 
 
 # --- layout ---------------------------------------------------------------------------------------
@@ -144,9 +148,33 @@ def correlate(
         return _grouped(x, w, extents, strides, dilation, groups, dtype, wide)
     if set(window) == {1}:
         return _pointwise(x, w, extents, strides, dtype)
+    if dtype == bfloat16 and pymath.prod(window) <= MOST_TAPS:
+        return _by_columns(x, w, extents, strides, dilation, dtype)
     out = build.fill(0, [n, *extents, channels], build.element_type(wide))
     attributes = {"strides": _vector(strides), "dilations": _vector(dilation)}
     return build.named(NAMED[len(window)], [x, w], out, **attributes)
+
+
+def _by_columns(
+    x: ir.Value,
+    w: ir.Value,
+    extents: Sequence[build.Extent],
+    strides: Sequence[int],
+    dilation: Sequence[int],
+    dtype: np.dtype,
+) -> ir.Value:
+    """The elements that a place meets as one row, times the kernel as a matrix: IREE 3.13 makes
+    AVX512-BF16 instructions of matrix products, not of convolutions, which take twice as long in
+    bfloat16 as in float32.
+    """
+    n, *_, c = build.shape_of(x)
+    *window, depth, channels = build.static_shape(w)
+    columns = []
+    for tap in itertools.product(*map(range, window)):
+        start = [k * d for k, d in zip(tap, dilation, strict=True)]
+        columns.append(extract(x, [0, *start, 0], [n, *extents, c], [1, *strides, 1]))
+    kernel = build.reshape(w, [pymath.prod(window) * depth, channels])
+    return _columns_times(columns, kernel, dtype)
 
 
 def _pointwise(
@@ -295,22 +323,26 @@ def _by_phases(g: ir.Value, w: ir.Value, op: Any, dtype: np.dtype) -> ir.Value:
             columns.append(extract(padded_g, [0, *start, 0], [n, *count, o], one))
             kernel = extract(swapped, [*tap, 0, 0], [*[1] * rank, o, c_in], one)
             kernels.append(build.reshape(kernel, [o, c_in]))
-        phases.append(_columns_times(columns, kernels, dtype) if columns else None)
+        phases.append(_phase(columns, kernels, dtype) if columns else None)
     element = build.element_type(accumulator(dtype))
     return _interleaved(phases, [n, *count, c_in], element, op)
 
 
-def _columns_times(
-    columns: Sequence[ir.Value], kernels: Sequence[ir.Value], dtype: np.dtype
-) -> ir.Value:
-    """The images joined along channels, times the kernels joined along rows; so many images at once
-    that what is joined, and its copy in tiles, stay small.
+def _phase(columns: Sequence[ir.Value], kernels: Sequence[ir.Value], dtype: np.dtype) -> ir.Value:
+    """The images joined along channels, times the kernels joined along rows."""
+    depth = sum(build.static_shape(c)[-1] for c in columns)
+    channels = build.static_shape(kernels[0])[-1]
+    kind = build.tensor_type([depth, channels], build.element_of(kernels[0]))
+    return _columns_times(columns, joined(kernels, 0, kind), dtype)
+
+
+def _columns_times(columns: Sequence[ir.Value], rows: ir.Value, dtype: np.dtype) -> ir.Value:
+    """The images joined along channels, times a matrix [channels, O]; so many images at once that
+    what is joined, and its copy in tiles, stay small.
     """
     element = build.element_of(columns[0])
     n, *places, _ = build.shape_of(columns[0])
-    depth = sum(build.static_shape(c)[-1] for c in columns)
-    channels = build.static_shape(kernels[0])[-1]
-    rows = joined(kernels, 0, build.tensor_type([depth, channels], element))
+    depth, channels = build.static_shape(rows)
     at_once = _images_at_once(n, [*places, depth], dtype) if len(columns) > 1 else n
     products = []
     for first in range(0, n, at_once) if at_once != n else (0,):
