@@ -120,7 +120,8 @@ class AttentionOp(Attention, name="attention"):
         causal: bool,
         precision: str,
     ) -> np.ndarray:
-        weights = reference_weights(*rounded(precision, query, key), mask, scale, causal)
+        query, key = rounded(precision, query, key)
+        weights = reference_weights(query, key, mask, scale, causal)
         weights, value = rounded(precision, weights, value)
         return np.einsum("bhqk,bhkd->bhqd", weights, per_head(value, query))
 
@@ -176,7 +177,8 @@ class DropoutAttentionOp(Attention, name="dropout_attention"):
         precision: str,
         rate: float,
     ) -> np.ndarray:
-        weights = reference_weights(*rounded(precision, query, key), mask, scale, causal)
+        query, key = rounded(precision, query, key)
+        weights = reference_weights(query, key, mask, scale, causal)
         kept = DropoutOp.reference(weights, random_key, rate=rate, shared=())
         kept, value = rounded(precision, kept, value)
         return np.einsum("bhqk,bhkd->bhqd", kept, per_head(value, query))
