@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from .base import Bool, Float, Op, Operand, Operands, Result, check_float, in_wide
-from .contraction import dot_general
+from .base import Bool, Float, Op, Operand, Operands, Result, Str, check_float, in_wide
+from .contraction import DotGeneralOp
 from .creation import constant, iota
 from .elementwise import FLOAT, as_tensor, promote_together
 from .later import scipy
 from .logic import select
 from .nn import DropoutOp, SoftmaxOp
+from .precision import current_precision, product_type, rounded
 from .slicing import concat, split, stack
 from .threefry import as_key, check_key
 from .transcendental import cos, sin
@@ -28,6 +29,7 @@ class Attention(Op):
     value: Operand
     scale: Float
     causal: Bool = False
+    precision: Str = ""
     y: Result
 
     @classmethod
@@ -38,6 +40,7 @@ class Attention(Op):
         value: TensorSpec,
         mask: Sequence[TensorSpec],
         causal: bool,
+        precision: str,
     ) -> TensorSpec:
         """The type of the result."""
         check_float(cls, query)
@@ -60,6 +63,8 @@ class Attention(Op):
         if causal and None in (queries, keys):
             raise cls.error("known lengths for a causal mask", f"{query} and {key}")
         cls.check_mask(mask, query, keys)
+        if product_type(cls, query, precision) != query.dtype:
+            raise cls.error("operands of float32 for a precision", query, "convert them")
         return query.with_shape((batch, heads, queries, value.shape[3]))
 
     @classmethod
@@ -84,7 +89,8 @@ class AttentionOp(Attention, name="attention"):
     keys, value_dim); a group of heads / kv_heads neighbouring heads shares a key and a value. The
     mask is boolean, true where a query may look at a key, or is added; its shape is (batch, heads,
     queries, keys), or has extents of 1. With `causal` query i sees keys 0 to i. A query that sees
-    no key gives zeros, with gradient 0.
+    no key gives zeros, with gradient 0. `precision` is that of both products, as `dot_general` has
+    it, and takes operands of float32.
     Example: `%y = "gradopt.attention"(%q, %k, %v) {scale = 0.125 : f64, causal = true} :
     (tensor<2x4x8x64xf32>, tensor<2x4x8x64xf32>, tensor<2x4x8x64xf32>) -> tensor<2x4x8x64xf32>`
     """
@@ -100,8 +106,9 @@ class AttentionOp(Attention, name="attention"):
         *mask: TensorSpec,
         scale: float,
         causal: bool,
+        precision: str,
     ) -> TensorSpec:
-        return cls.check(query, key, value, mask, causal)
+        return cls.check(query, key, value, mask, causal, precision)
 
     @staticmethod
     def reference(
@@ -111,15 +118,20 @@ class AttentionOp(Attention, name="attention"):
         *mask: np.ndarray,
         scale: float,
         causal: bool,
+        precision: str,
     ) -> np.ndarray:
+        query, key = rounded(precision, query, key)
         weights = reference_weights(query, key, mask, scale, causal)
+        weights, value = rounded(precision, weights, value)
         return np.einsum("bhqk,bhkd->bhqd", weights, per_head(value, query))
 
     @staticmethod
     @in_wide
-    def decompose(query: Any, key: Any, value: Any, *mask: Any, scale: float, causal: bool) -> Any:
-        weights = _weights(query, key, mask, scale, causal)
-        return _mixed(weights, value, (*query.shape[:3], value.shape[3]))
+    def decompose(
+        query: Any, key: Any, value: Any, *mask: Any, scale: float, causal: bool, precision: str
+    ) -> Any:
+        weights = _weights(query, key, mask, scale, causal, precision)
+        return _mixed(weights, value, (*query.shape[:3], value.shape[3]), precision)
 
 
 class DropoutAttentionOp(Attention, name="dropout_attention"):
@@ -145,12 +157,13 @@ class DropoutAttentionOp(Attention, name="dropout_attention"):
         *mask: TensorSpec,
         scale: float,
         causal: bool,
+        precision: str,
         rate: float,
     ) -> TensorSpec:
         check_key(cls, random_key)
         if not 0 <= rate <= 1:
             raise cls.error("a rate in [0, 1]", rate)
-        return cls.check(query, key, value, mask, causal)
+        return cls.check(query, key, value, mask, causal, precision)
 
     @staticmethod
     def reference(
@@ -161,10 +174,13 @@ class DropoutAttentionOp(Attention, name="dropout_attention"):
         *mask: np.ndarray,
         scale: float,
         causal: bool,
+        precision: str,
         rate: float,
     ) -> np.ndarray:
+        query, key = rounded(precision, query, key)
         weights = reference_weights(query, key, mask, scale, causal)
         kept = DropoutOp.reference(weights, random_key, rate=rate, shared=())
+        kept, value = rounded(precision, kept, value)
         return np.einsum("bhqk,bhkd->bhqd", kept, per_head(value, query))
 
     @staticmethod
@@ -177,11 +193,12 @@ class DropoutAttentionOp(Attention, name="dropout_attention"):
         *mask: Any,
         scale: float,
         causal: bool,
+        precision: str,
         rate: float,
     ) -> Any:
-        weights = _weights(query, key, mask, scale, causal)
+        weights = _weights(query, key, mask, scale, causal, precision)
         kept = DropoutOp.emit(weights, random_key, rate=rate)
-        return _mixed(kept, value, (*query.shape[:3], value.shape[3]))
+        return _mixed(kept, value, (*query.shape[:3], value.shape[3]), precision)
 
 
 def per_head(x: np.ndarray, query: np.ndarray) -> np.ndarray:
@@ -204,7 +221,9 @@ def reference_weights(
     return np.where(seen, scipy.special.softmax(np.where(seen, scores, 0), axis=-1), 0)
 
 
-def _weights(query: Any, key: Any, mask: Sequence[Any], scale: float, causal: bool) -> Any:
+def _weights(
+    query: Any, key: Any, mask: Sequence[Any], scale: float, causal: bool, precision: str
+) -> Any:
     """The weights of keys, (batch, kv_heads, heads of a group * queries, keys): the heads of a
     group are rows of one matrix product, so that keys are not repeated.
 
@@ -213,7 +232,7 @@ def _weights(query: Any, key: Any, mask: Sequence[Any], scale: float, causal: bo
     """
     queries, keys = query.shape[2], key.shape[2]
     group = query.shape[1] // key.shape[1]
-    scores = _batched(_merged(query, group), key, 3, 3) * scale
+    scores = _batched(_merged(query, group), key, 3, 3, precision) * scale
     for m in mask:
         wide = _merged_mask(m, group, query.shape)
         scores = select(wide, scores, -math.inf) if m.dtype == bool_ else scores + wide
@@ -225,21 +244,22 @@ def _weights(query: Any, key: Any, mask: Sequence[Any], scale: float, causal: bo
     return SoftmaxOp.emit(scores, axis=3)
 
 
-def _mixed(weights: Any, value: Any, shape: tuple[int | None, ...]) -> Any:
+def _mixed(weights: Any, value: Any, shape: tuple[int | None, ...], precision: str) -> Any:
     """The means of values, heads split again."""
-    mixed = _batched(weights, value, 3, 2)
+    mixed = _batched(weights, value, 3, 2, precision)
     return mixed if mixed.shape == shape else mixed.reshape_to(shape)
 
 
-def _batched(lhs: Any, rhs: Any, lhs_contract: int, rhs_contract: int) -> Any:
+def _batched(lhs: Any, rhs: Any, lhs_contract: int, rhs_contract: int, precision: str) -> Any:
     """A matrix product for each batch and head."""
-    return dot_general(
+    return DotGeneralOp.emit(
         lhs,
         rhs,
         lhs_contract=(lhs_contract,),
         rhs_contract=(rhs_contract,),
         lhs_batch=(0, 1),
         rhs_batch=(0, 1),
+        precision=precision,
     )
 
 
@@ -360,14 +380,14 @@ def attention(
         mask = as_tensor(mask)
         mask = mask if mask.dtype == bool_ else mask.astype(query.dtype)
         masks.append(mask.expand_dims(tuple(range(4 - mask.ndim))) if mask.ndim < 4 else mask)
+    settings: dict[str, Any] = {"scale": scale, "causal": causal}
+    settings["precision"] = current_precision(query, key, value)
     if not dropout:
-        return AttentionOp.emit(query, key, value, *masks, scale=scale, causal=causal)
+        return AttentionOp.emit(query, key, value, *masks, **settings)
     if random_key is None:
         raise AttentionOp.error("a random_key to draw what is dropped", None)
     drawn = random_key if hasattr(random_key, "graph") else constant(as_key(random_key))
-    return DropoutAttentionOp.emit(
-        query, key, value, drawn, *masks, scale=scale, causal=causal, rate=dropout
-    )
+    return DropoutAttentionOp.emit(query, key, value, drawn, *masks, **settings, rate=dropout)
 
 
 def rotary(x: Any, positions: Any = None, base: float = 10000.0, interleaved: bool = False) -> Any:

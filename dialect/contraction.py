@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from . import builder as builders
-from .base import Ints, Op, Operand, Result
+from .base import Ints, Op, Operand, Result, Str
 from .elementwise import NUMERIC, broadcast_shapes, promote_together
+from .precision import current_precision, in_type_of, product_type, rounded
 from .shape import broadcast_arrays, moveaxis, transpose
 from .types import TensorSpec, bool_
 
@@ -20,7 +21,8 @@ class DotGeneralOp(Op, name="dot_general"):
     order.
 
     The result has the batch axes (in the order given), the free axes of lhs, then those of rhs.
-    16-bit floats are summed in float32.
+    16-bit floats are summed in float32. With `precision` "bfloat16" or "float16" operands of
+    float32 are rounded to that type first; the result is float32, also of operands of that type.
     Example: `%y = "gradopt.dot_general"(%a, %b) {lhs_contract = array<i64: 1>, rhs_contract =
     array<i64: 0>} : (tensor<2x3xf32>, tensor<3x4xf32>) -> tensor<2x4xf32>`
     """
@@ -31,6 +33,7 @@ class DotGeneralOp(Op, name="dot_general"):
     rhs_contract: Ints
     lhs_batch: Ints = ()
     rhs_batch: Ints = ()
+    precision: Str = ""
     y: Result
 
     @classmethod
@@ -42,6 +45,7 @@ class DotGeneralOp(Op, name="dot_general"):
         rhs_contract: tuple[int, ...],
         lhs_batch: tuple[int, ...],
         rhs_batch: tuple[int, ...],
+        precision: str,
     ) -> TensorSpec:
         if lhs.dtype != rhs.dtype or lhs.dtype == bool_:
             raise cls.error(
@@ -70,7 +74,8 @@ class DotGeneralOp(Op, name="dot_general"):
         batch = [lhs.shape[a] for a in lhs_batch]
         left = [lhs.shape[a] for a in free_axes(lhs.rank, lhs_batch, lhs_contract)]
         right = [rhs.shape[a] for a in free_axes(rhs.rank, rhs_batch, rhs_contract)]
-        return lhs.with_shape([*batch, *left, *right])
+        dtype = product_type(cls, lhs, precision)
+        return lhs.with_shape([*batch, *left, *right]).with_dtype(dtype)
 
     @staticmethod
     def reference(
@@ -80,7 +85,9 @@ class DotGeneralOp(Op, name="dot_general"):
         rhs_contract: tuple[int, ...],
         lhs_batch: tuple[int, ...],
         rhs_batch: tuple[int, ...],
+        precision: str,
     ) -> np.ndarray:
+        lhs, rhs = rounded(precision, lhs, rhs)
         return contracted(lhs, rhs, lhs_contract, rhs_contract, lhs_batch, rhs_batch)
 
     def vjp(self, ct: Any) -> list[Any]:
@@ -92,7 +99,11 @@ class DotGeneralOp(Op, name="dot_general"):
         batch, left = len(lhs.batch), len(lhs.free)
         of_lhs = tuple(range(batch, batch + left))
         of_rhs = tuple(range(batch + left, ct.ndim))
-        return [_gradient(ct, of_rhs, lhs, rhs), _gradient(ct, of_lhs, rhs, lhs)]
+        ct = in_type_of(self.lhs, ct)
+        return [
+            in_type_of(self.lhs, _gradient(ct, of_rhs, lhs, rhs, self.precision)),
+            in_type_of(self.rhs, _gradient(ct, of_lhs, rhs, lhs, self.precision)),
+        ]
 
 
 @dataclasses.dataclass
@@ -108,7 +119,7 @@ class Side:
         return free_axes(self.x.ndim, self.batch, self.contract)
 
 
-def _gradient(ct: Any, ct_contract: tuple[int, ...], own: Side, other: Side) -> Any:
+def _gradient(ct: Any, ct_contract: tuple[int, ...], own: Side, other: Side, precision: str) -> Any:
     """The gradient by the operand `own`: ct contracted with `other` over `ct_contract`, the axes
     of ct that are other's free axes.
 
@@ -129,6 +140,7 @@ def _gradient(ct: Any, ct_contract: tuple[int, ...], own: Side, other: Side) -> 
             rhs_contract=ct_contract,
             lhs_batch=other.batch,
             rhs_batch=batch,
+            precision=precision,
         )
     product = DotGeneralOp.emit(
         ct,
@@ -137,6 +149,7 @@ def _gradient(ct: Any, ct_contract: tuple[int, ...], own: Side, other: Side) -> 
         rhs_contract=other.free,
         lhs_batch=batch,
         rhs_batch=other.batch,
+        precision=precision,
     )
     return transpose(product, np.argsort(ct_first).tolist())
 
@@ -185,7 +198,9 @@ def dot_general(
     rhs_batch: Sequence[int] = (),
     name: str | None = None,
 ) -> Any:
-    """Contract `lhs` with `rhs` over the axes given, in their common element type (see the op)."""
+    """Contract `lhs` with `rhs` over the axes given, in their common element type (see the op);
+    float32 in the precision of `go.autocast`.
+    """
     with builders.owner("dot_general", (lhs, rhs)):
         lhs, rhs = promote_together(NUMERIC, (lhs, rhs))
         return DotGeneralOp.emit(
@@ -195,6 +210,7 @@ def dot_general(
             rhs_contract=tuple(rhs_contract),
             lhs_batch=tuple(lhs_batch),
             rhs_batch=tuple(rhs_batch),
+            precision=current_precision(lhs, rhs),
             name=name,
         )
 
@@ -209,12 +225,13 @@ def matmul(a: Any, b: Any, name: str | None = None) -> Any:
             raise DotGeneralOp.error(
                 "operands of at least one axis", f"{a.spec} and {b.spec}", "multiply scalars with *"
             )
+        precision = current_precision(a, b)
         if b.ndim <= 2:
             axes = {"lhs_contract": (a.ndim - 1,), "rhs_contract": (max(b.ndim - 2, 0),)}
-            return DotGeneralOp.emit(a, b, name=name, **axes)
+            return DotGeneralOp.emit(a, b, name=name, precision=precision, **axes)
         if a.ndim == 1:
             axes = {"lhs_contract": (b.ndim - 2,), "rhs_contract": (0,)}
-            return DotGeneralOp.emit(b, a, name=name, **axes)
+            return DotGeneralOp.emit(b, a, name=name, precision=precision, **axes)
         return _batched(a, b, name)
 
 
@@ -226,7 +243,7 @@ def _batched(a: Any, b: Any, name: str | None) -> Any:
     )
     n = len(shape)
     batch = tuple(range(n))
-    axes = {"lhs_contract": (n + 1,), "rhs_contract": (n,)}
+    axes = {"lhs_contract": (n + 1,), "rhs_contract": (n,), "precision": current_precision(a, b)}
     return DotGeneralOp.emit(a, b, name=name, lhs_batch=batch, rhs_batch=batch, **axes)
 
 

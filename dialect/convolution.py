@@ -4,7 +4,8 @@ differentiation.
 
 With channels last, images are (N, *spatial, C) and kernels (*window, C / groups, O); with channels
 first, (N, C, *spatial) and (O, C / groups, *window). There are 1 to 3 spatial axes. Result extents
-are (n + low + high - dilation (k - 1) - 1) // stride + 1.
+are (n + low + high - dilation (k - 1) - 1) // stride + 1. With `precision` "bfloat16" or "float16"
+operands of float32 are rounded to that type, and the result is float32.
 """
 
 import itertools
@@ -15,9 +16,10 @@ from typing import Any
 import numpy as np
 
 from . import builder as builders
-from .base import Bool, Int, Ints, Op, Operand, Result
+from .base import Bool, Int, Ints, Op, Operand, Result, Str
 from .contraction import contracted
 from .elementwise import FLOAT, promote_together
+from .precision import current_precision, in_type_of, product_type, rounded
 from .slicing import PadOp
 from .types import TensorSpec, is_float
 
@@ -36,6 +38,7 @@ class ConvolutionLike(Op):
     dilation: Ints
     groups: Int = 1
     channels_last: Bool = True
+    precision: Str = ""
 
     @classmethod
     def check(cls, a: TensorSpec, b: TensorSpec, **attributes: Any) -> int:
@@ -60,6 +63,7 @@ class ConvolutionLike(Op):
                 f"{attributes['low']} and {attributes['high']}",
                 "slice the input",
             )
+        product_type(cls, a, attributes["precision"])
         return spatial
 
     @classmethod
@@ -135,12 +139,13 @@ class ConvOp(ConvolutionLike, name="conv"):
             raise cls.error(
                 f"{c} input channels to be {groups} groups of the kernel's", f"{x} and {w}"
             )
-        return x.with_shape(image_shape(n, cls.windows(spatial, window, attributes), o, last))
+        y = x.with_shape(image_shape(n, cls.windows(spatial, window, attributes), o, last))
+        return y.with_dtype(product_type(cls, x, attributes["precision"]))
 
     @staticmethod
     def reference(x: np.ndarray, w: np.ndarray, **attributes: Any) -> np.ndarray:
         last, groups = attributes["channels_last"], attributes["groups"]
-        x, w = images_last(x, last), kernel_last(w, last)
+        x, w = rounded(attributes["precision"], images_last(x, last), kernel_last(w, last))
         n = w.ndim - 2
         out = ConvOp.windows(x.shape[1:-1], w.shape[:-2], attributes)
         split_w = w.reshape(*w.shape[:-1], groups, w.shape[-1] // groups)
@@ -156,9 +161,10 @@ class ConvOp(ConvolutionLike, name="conv"):
         """dx and dw are the two gradient ops, each linear in ct"""
         attributes, last = self.read_attributes(), self.channels_last
         extents, window = image_parts(self.x.spec, last)[1], kernel_parts(self.w.spec, last)[0]
+        ct = in_type_of(self.x, ct)
         return [
-            ConvInputGradientOp.emit(ct, self.w, extents=extents, **attributes),
-            ConvWeightGradientOp.emit(self.x, ct, window=window, **attributes),
+            in_type_of(self.x, ConvInputGradientOp.emit(ct, self.w, extents=extents, **attributes)),
+            in_type_of(self.w, ConvWeightGradientOp.emit(self.x, ct, window=window, **attributes)),
         ]
 
 
@@ -197,14 +203,15 @@ class ConvInputGradientOp(ConvolutionLike, name="conv_input_gradient"):
                 f"{o} channels",
                 g,
             )
-        return g.with_shape(image_shape(n, extents, per_group * attributes["groups"], last))
+        dx = g.with_shape(image_shape(n, extents, per_group * attributes["groups"], last))
+        return dx.with_dtype(product_type(cls, g, attributes["precision"]))
 
     @staticmethod
     def reference(
         g: np.ndarray, w: np.ndarray, extents: tuple[int, ...], **attributes: Any
     ) -> np.ndarray:
         last, groups = attributes["channels_last"], attributes["groups"]
-        g, w = images_last(g, last), kernel_last(w, last)
+        g, w = rounded(attributes["precision"], images_last(g, last), kernel_last(w, last))
         dx = np.zeros((g.shape[0], *extents, groups * w.shape[-2]), g.dtype)
         padded = _pad(dx, attributes)
         n = w.ndim - 2
@@ -223,9 +230,10 @@ class ConvInputGradientOp(ConvolutionLike, name="conv_input_gradient"):
         attributes = self.read_attributes()
         del attributes["extents"]
         window = kernel_parts(self.w.spec, self.channels_last)[0]
+        ct = in_type_of(self.g, ct)
         return [
-            ConvOp.emit(ct, self.w, **attributes),
-            ConvWeightGradientOp.emit(ct, self.g, window=window, **attributes),
+            in_type_of(self.g, ConvOp.emit(ct, self.w, **attributes)),
+            in_type_of(self.w, ConvWeightGradientOp.emit(ct, self.g, window=window, **attributes)),
         ]
 
 
@@ -260,14 +268,15 @@ class ConvWeightGradientOp(ConvolutionLike, name="conv_weight_gradient"):
             )
         if c is None or o is None or c % groups or o % groups:
             raise cls.error(f"channels divisible into {groups} groups", f"{x} and {g}")
-        return x.with_shape(kernel_shape(window, c // groups, o, last))
+        dw = x.with_shape(kernel_shape(window, c // groups, o, last))
+        return dw.with_dtype(product_type(cls, x, attributes["precision"]))
 
     @staticmethod
     def reference(
         x: np.ndarray, g: np.ndarray, window: tuple[int, ...], **attributes: Any
     ) -> np.ndarray:
         last, groups = attributes["channels_last"], attributes["groups"]
-        x, g = images_last(x, last), images_last(g, last)
+        x, g = rounded(attributes["precision"], images_last(x, last), images_last(g, last))
         n = x.ndim - 2
         split_g = g.reshape(*g.shape[:-1], groups, g.shape[-1] // groups)
         parts = [
@@ -285,9 +294,10 @@ class ConvWeightGradientOp(ConvolutionLike, name="conv_weight_gradient"):
         attributes = self.read_attributes()
         del attributes["window"]
         extents = image_parts(self.x.spec, self.channels_last)[1]
+        ct = in_type_of(self.x, ct)
         return [
-            ConvInputGradientOp.emit(self.g, ct, extents=extents, **attributes),
-            ConvOp.emit(self.x, ct, **attributes),
+            in_type_of(self.x, ConvInputGradientOp.emit(self.g, ct, extents=extents, **attributes)),
+            in_type_of(self.g, ConvOp.emit(self.x, ct, **attributes)),
         ]
 
 
@@ -377,6 +387,7 @@ def conv(
         extents, window = image_parts(x.spec, last)[1], kernel_parts(w.spec, last)[0]
         low, high = paddings(ConvOp, padding, extents, window, s, d)
         attributes: dict[str, Any] = {"strides": s, "low": low, "high": high, "dilation": d}
+        attributes["precision"] = current_precision(x, w)
         return ConvOp.emit(x, w, **attributes, groups=groups, channels_last=last, name=name)
 
 
@@ -420,6 +431,7 @@ def conv_transpose(
         full = tuple(n + m for n, m in zip(full, more, strict=True))
         attributes: dict[str, Any] = {"strides": s, "low": low, "high": high, "dilation": d}
         attributes |= {"extents": full, "groups": groups, "channels_last": last}
+        attributes["precision"] = current_precision(g, w)
         return op.emit(g, w, **attributes, name=name)
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Training and inference: what ops that differ between the two do where the caller does not say;
-and the type that layers compute in.
+and the type that products take their operands in.
 """
 
 import contextlib
@@ -19,8 +19,8 @@ AUTOCAST = ", autocast "
 _mode = contextvars.ContextVar("gradopt_mode", default="train")
 
 current_mode = _mode.get
-"""The mode of this thread: one of MODES, with the type behind it that layers compute in if there is
-one, "train, autocast bfloat16". Compiled functions keep a module for each.
+"""The mode of this thread: one of MODES, with the type of `autocast` behind it if there is one,
+"train, autocast bfloat16". Compiled functions keep a module for each.
 """
 
 
@@ -67,7 +67,7 @@ def infer_mode() -> contextlib.AbstractContextManager[None]:
 
 
 def autocast_dtype() -> np.dtype | None:
-    """The type that this thread's layers multiply in, None where that is the operands' own."""
+    """The type that this thread's products round float32 operands to, None where they do not."""
     _, _, dtype = current_mode().partition(AUTOCAST)
     return as_dtype(dtype) if dtype else None
 
@@ -83,10 +83,13 @@ def _autocast(suffix: str) -> Iterator[None]:
 
 
 def autocast(dtype: Any) -> contextlib.AbstractContextManager[None]:
-    """A context in which layers of `go.nn` take the operands of matrix products, convolutions and
-    attention in a 16-bit type, "bfloat16" or "float16"; parameters and their gradients stay as they
-    are. `go.autocast(None)` inside it switches that off. It holds for this thread, and compiled
-    functions keep a module for each type. OpError for another type.
+    """A context in which matrix products, convolutions and attention round float32 operands to a
+    16-bit type, "bfloat16" or "float16", and sum in float32. Results, parameters and gradients stay
+    float32; gradients of these products are computed likewise. Operands of other types are taken
+    as they are.
+
+    `go.autocast(None)` inside it switches that off. It holds for this thread, for ops that run and
+    ops that are traced; compiled functions keep a module for each type. OpError for another type.
     """
     if dtype is None:
         return _autocast("")

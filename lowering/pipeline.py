@@ -30,6 +30,7 @@ from . import (
     multi_output,
     partition,
     plan_memory,
+    product_forms,
     rematerialize,
     separate,
     simplify,
@@ -45,7 +46,8 @@ STAGES = {
     "graph": "",
     "differentiated": "gradopt-differentiate,gradopt-inline,symbol-dce",
     "simplified": (
-        "gradopt-unroll-scans,gradopt-decompose{keep-lowered=true},gradopt-simplify,gradopt-layout"
+        "gradopt-unroll-scans,gradopt-decompose{keep-lowered=true},gradopt-simplify,gradopt-layout,"
+        "gradopt-product-forms"
     ),
     "rematerialized": "",
     "linalg": "gradopt-choose-forms,convert-gradopt-to-linalg,gradopt-bufferize",
@@ -267,6 +269,8 @@ def stages(target: Target, remat: str = "") -> dict[str, str]:
     if remat:
         found["rematerialized"] = f"gradopt-rematerialize{{{remat}}}"
         found["simplified"] = JIT_STAGES["simplified"]
+    products, native = "gradopt-product-forms", "+".join(d.name for d in target.products)
+    found["simplified"] = found["simplified"].replace(products, f"{products}{{native={native}}}")
     if target.forms:
         first = "gradopt-choose-forms"
         found["linalg"] = found["linalg"].replace(first, f"{first}{{forms={target.forms}}}")
@@ -325,6 +329,7 @@ __all__ = [
     "parse",
     "partition",
     "plan_memory",
+    "product_forms",
     "rematerialize",
     "run",
     "separate",

@@ -17,7 +17,7 @@ import numpy as np
 
 from ..dialect.control import symbols
 from ..dialect.mlir import ir
-from ..dialect.types import DTYPES, dtype_from_mlir, dtype_to_mlir
+from ..dialect.types import DTYPES, bfloat16, dtype_from_mlir, dtype_to_mlir, float16
 from ..errors import CompileError
 from .passes import failure
 
@@ -53,6 +53,7 @@ class Target:
     ladder: tuple[Rung, ...]  # none where IREE does not compile for it
     dtypes: tuple[np.dtype, ...] = DTYPES  # what it computes in; others are refused, not narrowed
     refusals: tuple[Refusal, ...] = ()
+    products: tuple[np.dtype, ...] = (bfloat16, float16)  # of 16 bits, in products not widened
     is_spirv: bool = False  # whether IREE makes SPIR-V for it
     is_host: bool = False  # whether the code is for the CPU of this machine
     architecture: str = ""  # of CPU code, as platform.machine() says it

@@ -13,6 +13,9 @@ compiled with a limit as high as that overruns it and crashes.
 
 import platform
 
+import numpy as np
+
+from ..dialect.types import bfloat16
 from .target import INPUT, Family, Rung, Target, host_features
 
 O1 = ("--iree-opt-level=O1", "--iree-llvmcpu-reassociate-fp-reductions")
@@ -108,15 +111,17 @@ SPECIAL = {"aarch64": "generic"}
 def make(variant: str) -> Target:
     """The CPU called `variant`."""
     if variant == HOST:
+        features = tuple(f for f in host_features()[1:] if f not in NOT_OF_CODE)
         return Target(
             "cpu",
             "local-task",
             (*LOCAL, "--iree-llvmcpu-target-cpu=host", *INPUT),
             LADDER,
+            products=products(features),
             is_host=True,
             variants=VARIANTS,
             architecture=platform.machine(),
-            cpu_features=tuple(f for f in host_features()[1:] if f not in NOT_OF_CODE),
+            cpu_features=features,
         )
     architecture, features = CPUS[variant]
     return Target(
@@ -129,9 +134,15 @@ def make(variant: str) -> Target:
             *INPUT,
         ),
         LADDER,
+        products=products(features),
         architecture=architecture,
         cpu_features=tuple(sorted(features)),
     )
+
+
+def products(features: tuple[str, ...]) -> tuple[np.dtype, ...]:
+    """The 16-bit types in whose products IREE uses instructions of a CPU with these features."""
+    return (bfloat16,) if "avx512_bf16" in features else ()
 
 
 HOST = "host"

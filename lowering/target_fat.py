@@ -48,6 +48,7 @@ def fat(targets: Sequence[Target]) -> Target:
         tuple(ladder),
         tuple(d for d in targets[0].dtypes if all(d in t.dtypes for t in targets)),
         tuple(refused for t in targets for refused in t.refusals),
+        tuple(d for d in targets[0].products if all(d in t.products for t in targets)),
         is_spirv=any(t.is_spirv for t in targets),
         is_host=any(t.is_host for t in targets),
     )

@@ -3,7 +3,7 @@
 
 from .target import Family, Target
 
-JIT = Target("jit", "local-task", (), (), is_host=True)  # MLIR's own compiler
+JIT = Target("jit", "local-task", (), (), products=(), is_host=True)  # MLIR's own compiler
 REFERENCE = Target("reference", "local-task", (), (), is_host=True)  # ops run on NumPy
 
 LOCAL = (

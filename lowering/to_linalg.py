@@ -26,6 +26,7 @@ from .linalg import LOWERINGS, build, pairs
 from .linalg.registry import BODIES
 from .linalg.shape import extent_of_like
 from .passes import failure, gradopt_pass, single_block
+from .product_forms import round_operands
 from .unroll_scans import loop_bodies
 
 ON_DEMAND = (ConstantOp, BroadcastOp, IotaOp)
@@ -44,6 +45,7 @@ def to_linalg(module: ir.Module, *, float64: bool = True) -> None:
     _check_places(module)
     bodies = {name for f in symbols(module).values() for name in loop_bodies(f)}
     decompose(module, keep_lowered=True)
+    round_operands(module)
     with pairs.computing(has_double=float64):
         functions = symbols(module)
         for name in callees_first(functions, loop_bodies):  # loops take lowered bodies in

@@ -9,7 +9,7 @@ from ..dialect.types import float32
 from ..errors import ModuleError
 from ..runtime import generator
 from . import init
-from .layers import Dense, check_extents, check_width, in_compute_type
+from .layers import Dense, check_extents, check_width
 from .module import Module
 
 
@@ -71,7 +71,6 @@ class MultiHeadAttention(Module):
         values = self._split(self.value(seen), self.kv_heads)
         if self.rotary:
             query, keys = rotary(query), rotary(keys)
-        query, keys, values = in_compute_type(query, keys, values)
         rate = self.dropout if is_training() else 0.0
         if rate and key is None:
             key = generator.next_key()

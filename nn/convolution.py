@@ -9,7 +9,7 @@ from ..dialect.convolution import kernel_shape
 from ..dialect.types import float32
 from ..errors import ModuleError
 from . import init
-from .layers import activation_of, check_extents, check_width, in_compute_type
+from .layers import activation_of, check_extents, check_width
 from .module import Module, parameter
 
 LAYOUTS = ("channels_last", "channels_first")
@@ -65,8 +65,7 @@ class Windowed(Module):
                 f"{len(self.window)} spatial axes, got shape {x.shape}"
             )
         check_width(self, x, self.in_width, -1 if last else 1)
-        x, weight, bias = in_compute_type(x, self.weight, self.bias)
-        y = function(x, weight, **self.settings)
+        y, bias = function(x, self.weight, **self.settings), self.bias
         if bias is not None:
             y = y + (bias if last else bias.reshape((-1, *(1,) * len(self.window))))
         activation = activation_of(self.activation)

@@ -10,9 +10,9 @@ from typing import Any
 from ..dialect import activation, indexing, nn, shape, shrink, transcendental
 from ..dialect.contraction import matmul
 from ..dialect.elementwise import as_tensor
-from ..dialect.modes import autocast_dtype, is_training
+from ..dialect.modes import is_training
 from ..dialect.shape import unchanged
-from ..dialect.types import float32, is_float
+from ..dialect.types import float32
 from ..errors import ModuleError
 from ..runtime import generator
 from . import init
@@ -41,18 +41,6 @@ def activation_of(given: Any) -> Callable[[Any], Any] | None:
         names = ", ".join(sorted(ACTIVATIONS))
         raise ModuleError(f"expected an activation out of {names}, or a function, got {given!r}")
     return ACTIVATIONS[given]
-
-
-def in_compute_type(*operands: Any) -> tuple[Any, ...]:
-    """Operands of a product in the type of `go.autocast`, if there is one; None stays."""
-    dtype = autocast_dtype()
-    if dtype is None:
-        return operands
-    tensors = (None if x is None else as_tensor(x) for x in operands)
-    return tuple(
-        x.astype(dtype) if x is not None and is_float(x.dtype) and x.dtype != dtype else x
-        for x in tensors
-    )
 
 
 def check_width(module: Module, x: Any, width: int, axis: int = -1) -> None:
@@ -98,9 +86,8 @@ class Dense(Module):
 
     def __call__(self, x: Any) -> Any:
         check_width(self, x, self.in_width)
-        x, weight, bias = in_compute_type(x, self.weight, self.bias)
-        y = matmul(x, weight)
-        y = y if bias is None else y + bias
+        y = matmul(x, self.weight)
+        y = y if self.bias is None else y + self.bias
         function = activation_of(self.activation)
         return y if function is None else function(y)
 

@@ -10,7 +10,7 @@ from ..dialect.slicing import stack
 from ..dialect.types import float32
 from ..errors import ModuleError
 from . import init
-from .layers import check_extents, check_width, in_compute_type
+from .layers import check_extents, check_width
 from .module import Module, parameter
 
 
@@ -43,14 +43,12 @@ class Recurrent(Module):
                 f"{type(self).__name__}({self.summary()}) expected an input (batch, time, width) "
                 f"of a known extent of time, got shape {x.shape}"
             )
-        x, weight, bias = in_compute_type(x, self.weight, self.bias)
-        z = matmul(x, weight) + bias
+        z = matmul(x, self.weight) + self.bias
         steps = [z[:, t] for t in range(x.shape[1])]
         return steps[::-1] if self.reverse else steps
 
     def _product(self, h: Any, bias: Any = None) -> Any:
-        h, weight, bias = in_compute_type(h, self.recurrent, bias)
-        y = matmul(h, weight)
+        y = matmul(h, self.recurrent)
         return y if bias is None else y + bias
 
     def _start(self, x: Any, steps: list[Any]) -> Any:

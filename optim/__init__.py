@@ -15,12 +15,19 @@ from ..dialect.optimizer import (
 )
 from . import schedules
 from .clipping import all_finite, clip_by_value
-from .loss_scale import LossScale
+from .loss_scale import (
+    LossScale,
+    loss_scale_state,
+    loss_scale_update,
+    select_tree,
+    unscale,
+)
 from .optimizer import Optimizer
 from .optimizers import SGD, AdaGrad, Adam, AdamW, Lion, RMSProp
 
 __all__ = [
     "SGD", "AdaGrad", "Adam", "AdamW", "Lion", "LossScale", "Optimizer", "RMSProp",
     "adagrad_update", "adam_update", "all_finite", "clip_by_global_norm", "clip_by_value",
-    "lion_update", "momentum_update", "rmsprop_update", "schedules", "sgd_update",
+    "lion_update", "loss_scale_state", "loss_scale_update", "momentum_update", "rmsprop_update",
+    "schedules", "select_tree", "sgd_update", "unscale",
 ]  # fmt: skip

@@ -398,7 +398,7 @@ def test_autocast_is_kept() -> None:
     net = nn.Dense(6, 3)
     with go.autocast("bfloat16"):
         found = export(infer=(net, (X,)))["infer"]
-    assert "xbf16>" in str(found.graph) and found.mode == "infer"
+    assert 'precision = "bfloat16"' in str(found.graph) and found.mode == "infer"
 
 
 # --- beginning on the device ----------------------------------------------------------------------

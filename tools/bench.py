@@ -14,6 +14,7 @@ from typing import Any
 import gradopt as go
 import rich.console
 
+from ..dialect import trees
 from ..dialect.graph import trace
 from ..lowering import pipeline
 from ..lowering.bufferize import mark_donated
@@ -22,22 +23,25 @@ from ..runtime.profile import BY
 from . import bench_eager, bench_peak, bench_sweep, bench_warm
 from .bench_compile import compile_row, is_good
 from .bench_memory import STEPS, memory_row
-from .workloads import WORKLOADS, train_step
+from .workloads import OPTIMIZERS, PRECISIONS, WORKLOADS, start_of, train_step
 
 CHECK_STEPS = 5
 MODES = bench_sweep, bench_peak, bench_warm
 """What the command can do besides, each with options of its own."""
 
 
-def prepare(name: str, target: str) -> tuple[Callable[[], Any], Callable[[], float]]:
+def prepare(
+    name: str, target: str, optimizer: str = OPTIMIZERS[0], precision: str = PRECISIONS[0]
+) -> tuple[Callable[[], Any], Callable[[], float]]:
     """(one training step, the loss after five steps from the start)."""
     start, batch, loss = WORKLOADS[name]()
-    step_fn = go.compile(train_step(loss), donate=0, target=target)
+    start = start_of(start, optimizer, precision)
+    step_fn = go.compile(train_step(loss, optimizer, precision), donate=0, target=target)
     data = [go.device_put(x, target) for x in batch]
     state: dict[str, Any] = {}
 
     def reset() -> None:
-        state["p"] = {n: go.device_put(w, target) for n, w in start.items()}
+        state["p"] = trees.map_leaves(lambda w: go.device_put(w, target), start)
 
     def step() -> Any:
         state["p"], value = step_fn(state["p"], *data)
@@ -52,12 +56,18 @@ def prepare(name: str, target: str) -> tuple[Callable[[], Any], Callable[[], flo
     return step, check
 
 
-def measure(name: str, seconds: float, target: str) -> dict[str, Any]:
+def measure(
+    name: str,
+    seconds: float,
+    target: str,
+    optimizer: str = OPTIMIZERS[0],
+    precision: str = PRECISIONS[0],
+) -> dict[str, Any]:
     """The row of one workload: milliseconds a step, seconds to the first step, the loss
     after five.
     """
     begin = time.perf_counter()
-    step, check = prepare(name, target)
+    step, check = prepare(name, target, optimizer, precision)
     step()
     first = time.perf_counter() - begin
     loss = check()
@@ -70,6 +80,8 @@ def measure(name: str, seconds: float, target: str) -> dict[str, Any]:
     return {
         "peer": "gradopt",
         "workload": name,
+        "optimizer": optimizer,
+        "precision": precision,
         "median_ms": round(statistics.median(times), 3),
         "min_ms": round(min(times), 3),
         "first_s": round(first, 2),
@@ -105,9 +117,10 @@ def _budget(text: str) -> float | int | str:
 def _profile(options: argparse.Namespace) -> int:
     """Print the profile of a workload's step; `-o` gets the trace."""
     start, batch, loss = WORKLOADS[options.profile](**dict(map(_size, options.size)))
-    step = go.compile(train_step(loss), donate=0, target=options.target)
+    settings = options.optimizer, options.precision
+    step = go.compile(train_step(loss, *settings), donate=0, target=options.target)
     with go.profile() as found:
-        step(start, *batch)
+        step(start_of(start, *settings), *batch)
     if options.json:
         print(json.dumps([dataclasses.asdict(row) for row in found.rows(options.by)]))
     else:
@@ -134,7 +147,7 @@ def main(arguments: list[str] | None = None) -> int:
     """The command; returns its exit status."""
     parser = argparse.ArgumentParser(
         prog="gradopt-bench",
-        description="Time whole training steps (forward, backward, SGD update, float32) of "
+        description="Time whole training steps (forward, backward, update) of "
         "standard workloads. Prints one "
         "JSON line each: median_ms and min_ms a step, first_s to the first step (tracing and "
         "compiling), loss5 after five "
@@ -148,6 +161,13 @@ def main(arguments: list[str] | None = None) -> int:
         "--seconds", type=float, default=3.0, help="how long to time each (default: 3)"
     )
     parser.add_argument("--target", default="cpu", help="what to compile for (default: cpu)")
+    of = "what updates the parameters, in timings and with --profile (default: sgd)"
+    parser.add_argument("--optimizer", choices=OPTIMIZERS, default=OPTIMIZERS[0], help=of)
+    of = (
+        "what products take their operands as, in timings and with --profile; float16 with a "
+        "dynamic loss scale (default: float32)"
+    )
+    parser.add_argument("--precision", choices=PRECISIONS, default=PRECISIONS[0], help=of)
     emit = "print the step of a workload as MLIR, differentiated and simplified, and time nothing"
     parser.add_argument("--emit-mlir", choices=WORKLOADS, metavar="NAME", help=emit)
     output = (
@@ -210,7 +230,8 @@ def main(arguments: list[str] | None = None) -> int:
                 row = memory_row(name, options.target, sizes, options.memory_budget)
         else:
             with progress.status(f"{name}: compiling, then {options.seconds:g} s of steps"):
-                row = measure(name, options.seconds, options.target)
+                settings = options.target, options.optimizer, options.precision
+                row = measure(name, options.seconds, *settings)
         print(json.dumps(row), flush=True)
     return 0
 

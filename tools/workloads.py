@@ -225,11 +225,76 @@ WORKLOADS: dict[str, Callable[..., Workload]] = {
 }
 
 
-def train_step(loss: Callable[..., Any]) -> Callable[..., Any]:
-    """(parameters, *batch) -> (parameters after one step of plain SGD, loss)."""
+OPTIMIZERS = ("sgd", "momentum", "adam")
+PRECISIONS = ("float32", "bfloat16", "float16")
+ADAM_RATE = 0.001
 
-    def step(parameters: Any, *batch: Any) -> Any:
-        value, gradient = go.value_and_grad(loss)(parameters, *batch)
+
+def start_of(parameters: Any, optimizer: str = "sgd", precision: str = "float32") -> Any:
+    """The state of `train_step` before the first step: the parameters, and with an optimizer that
+    remembers or in float16 a dict of them, the slots, the count of steps and the loss scale.
+    """
+    slots = {"sgd": (), "momentum": ("m",), "adam": ("m", "v")}[optimizer]
+    state: dict[str, Any] = {s: {n: np.zeros_like(w) for n, w in parameters.items()} for s in slots}
+    if optimizer == "adam":
+        state["count"] = np.int32(0)
+    if precision == "float16":
+        scale = {"value": np.float32(2.0**15), "good": np.int32(0), "skipped": np.int32(0)}
+        state["scale"] = scale
+    return {"parameters": parameters, **state} if state else parameters
+
+
+def train_step(
+    loss: Callable[..., Any], optimizer: str = "sgd", precision: str = "float32"
+) -> Callable[..., Any]:
+    """(state, *batch) -> (state after one step, loss) for a state of `start_of`: plain SGD and
+    momentum 0.9 at LEARNING_RATE, Adam at ADAM_RATE. The products of the loss are computed in
+    `precision`, parameters and updates in float32; in float16 the loss is scaled.
+    """
+
+    def value_and_grad(*inputs: Any) -> Any:
+        with go.autocast(None if precision == "float32" else precision):
+            return go.value_and_grad(loss)(*inputs)
+
+    def plain(parameters: Any, *batch: Any) -> Any:
+        value, gradient = value_and_grad(parameters, *batch)
         return {n: parameters[n] - LEARNING_RATE * gradient[n] for n in parameters}, value
 
-    return step
+    def scaled(scale: Any, parameters: Any, *batch: Any) -> Any:
+        def scaled_loss(parameters: Any, *batch: Any) -> Any:
+            return loss(parameters, *batch) * scale["value"]
+
+        with go.autocast(precision):
+            value, gradient = go.value_and_grad(scaled_loss)(parameters, *batch)
+        return value / scale["value"], go.optim.unscale(gradient, scale["value"])
+
+    def step(state: Any, *batch: Any) -> Any:
+        parameters = state["parameters"]
+        if "scale" not in state:
+            value, gradient = value_and_grad(parameters, *batch)
+            return updated(state, gradient, optimizer), value
+        value, gradient = scaled(state["scale"], parameters, *batch)
+        finite = go.optim.all_finite(gradient)
+        before = {n: x for n, x in state.items() if n != "scale"}
+        new = go.optim.select_tree(finite, updated(before, gradient, optimizer), before)
+        return {**new, "scale": go.optim.loss_scale_update(state["scale"], finite)}, value
+
+    return plain if optimizer == "sgd" and precision != "float16" else step
+
+
+def updated(state: Any, gradient: Any, optimizer: str) -> Any:
+    """The state of a step after one update of all parameters."""
+    new: dict[str, Any] = {name: {} for name in state}
+    if optimizer == "adam":
+        new["count"] = state["count"] + 1
+    for n, p in state["parameters"].items():
+        if optimizer == "adam":
+            slots = state["m"][n], state["v"][n], new["count"]
+            found = go.optim.adam_update(p, gradient[n], ADAM_RATE, *slots)
+            new["parameters"][n], new["m"][n], new["v"][n] = found
+        elif optimizer == "momentum":
+            found = go.optim.momentum_update(p, gradient[n], LEARNING_RATE, state["m"][n])
+            new["parameters"][n], new["m"][n] = found
+        else:
+            new["parameters"][n] = go.optim.sgd_update(p, gradient[n], LEARNING_RATE)
+    return new

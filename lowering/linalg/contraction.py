@@ -25,7 +25,7 @@ from .shape import permuted
 
 @lowers(DotGeneralOp)
 def dot_general(op: Any, lhs: ir.Value, rhs: ir.Value) -> ir.Value:
-    dtype = op.result_specs()[0].dtype
+    dtype = op.lhs.dtype
     wide = accumulator(dtype)
     lhs_free = free_axes(build.rank_of(lhs), op.lhs_batch, op.lhs_contract)
     rhs_free = free_axes(build.rank_of(rhs), op.rhs_batch, op.rhs_contract)
@@ -46,7 +46,7 @@ def dot_general(op: Any, lhs: ir.Value, rhs: ir.Value) -> ir.Value:
     a, a_last = as_matrix(lhs, op.lhs_batch, lhs_free, lhs_contract)
     b, b_last = as_matrix(rhs, op.rhs_batch, rhs_free, rhs_contract)
     product = multiply(a, b, a_last, b_last, dtype, wide, form_of(op))
-    return rounded(build.reshape(product, extents), wide, dtype)
+    return rounded(build.reshape(product, extents), wide, op.result_specs()[0].dtype)
 
 
 def as_matrix(

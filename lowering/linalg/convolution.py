@@ -115,9 +115,14 @@ def only_windows(
 def conv(op: Any, x: ir.Value, w: ir.Value) -> ir.Value:
     last = op.channels_last
     image = pad_spatial(images_last(x, last), op.low, op.high)
-    dtype, form = op.result_specs()[0].dtype, form_of(op)
+    dtype, form = op.x.dtype, form_of(op)
     y = correlate(image, kernel_last(w, last), op.strides, op.dilation, op.groups, dtype, form)
-    return images_back(y, last)
+    return images_back(_result(op, y), last)
+
+
+def _result(op: Any, y: ir.Value) -> ir.Value:
+    """Sums, which are as wide as the accumulators, in the element type of the op's result."""
+    return rounded(y, accumulator(op.operand_specs()[0].dtype), op.result_specs()[0].dtype)
 
 
 def correlate(
@@ -129,7 +134,9 @@ def correlate(
     dtype: np.dtype,
     form: str,
 ) -> ir.Value:
-    """Convolution of padded images (N, *spatial, C) with a kernel (*window, C / groups, O)."""
+    """Convolution of padded images (N, *spatial, C) with a kernel (*window, C / groups, O), of
+    element type `dtype`; all results here are of its accumulator's.
+    """
     wide = accumulator(dtype)
     *window, _, channels = build.static_shape(w)
     x = only_windows(x, window, strides, dilation)
@@ -139,14 +146,14 @@ def correlate(
         for m, k, s, d in zip(spatial, window, strides, dilation, strict=True)
     ]  # type: ignore[operator]
     if form == "grouped":
-        return rounded(_grouped(x, w, extents, strides, dilation, groups, dtype, wide), wide, dtype)
+        return _grouped(x, w, extents, strides, dilation, groups, dtype, wide)
     if form == "columns":
         met = _met_by_taps(x, window, extents, strides, dilation)
         depth = pymath.prod(build.static_shape(w)[:-1])
         return _columns_times(met, build.reshape(w, [depth, channels]), dtype)
     out = build.fill(0, [n, *extents, channels], build.element_type(wide))
     attributes = {"strides": _vector(strides), "dilations": _vector(dilation)}
-    return rounded(build.named(NAMED[len(window)], [x, w], out, **attributes), wide, dtype)
+    return build.named(NAMED[len(window)], [x, w], out, **attributes)
 
 
 def _met_by_taps(
@@ -174,7 +181,7 @@ def _images_times(x: ir.Value, kernel: ir.Value, dtype: np.dtype) -> ir.Value:
     *places, c = build.shape_of(x)
     wide = accumulator(dtype)
     rows = build.reshape(x, [build.product(places), c])
-    product = rounded(multiply(rows, kernel, True, False, dtype, wide), wide, dtype)
+    product = multiply(rows, kernel, True, False, dtype, wide)
     return build.reshape(product, [*places, build.static_shape(kernel)[-1]])
 
 
@@ -223,9 +230,9 @@ def conv_input_gradient(op: Any, g: ir.Value, w: ir.Value) -> ir.Value:
     last = op.channels_last
     g, w = images_last(g, last), kernel_last(w, last)
     window = build.static_shape(w)[:-2]
-    dtype = op.result_specs()[0].dtype
+    dtype = op.g.dtype
     if form_of(op) == "phases":
-        return images_back(_by_phases(g, w, op, dtype), last)
+        return images_back(_result(op, _by_phases(g, w, op, dtype)), last)
     g = _spread(g, op.strides)
     low, high = [], []
     for n, m, k, d, lo in zip(
@@ -234,9 +241,9 @@ def conv_input_gradient(op: Any, g: ir.Value, w: ir.Value) -> ir.Value:
         low.append(d * (k - 1) - lo)
         high.append(n - m - low[-1] + d * (k - 1))
     image, turned = pad_spatial(g, low, high), _turned(w, op.groups)
-    form = "grouped" if op.groups > 1 else correlation_form(window)
+    form = "grouped" if op.groups > 1 else correlation_form(window, dtype)
     dx = correlate(image, turned, [1] * len(window), op.dilation, op.groups, dtype, form)
-    return images_back(dx, last)
+    return images_back(_result(op, dx), last)
 
 
 def _spread(g: ir.Value, strides: Sequence[int]) -> ir.Value:
@@ -303,16 +310,22 @@ def _by_phases(g: ir.Value, w: ir.Value, op: Any, dtype: np.dtype) -> ir.Value:
             columns.append(extract(padded_g, [0, *start, 0], [n, *count, o], one))
             kernel = extract(swapped, [*tap, 0, 0], [*[1] * rank, o, c_in], one)
             kernels.append(build.reshape(kernel, [o, c_in]))
-        matrix = build.tensor_type([len(kernels) * o, c_in], build.element_of(w))
-        phases.append(
-            _columns_times(columns, joined(kernels, 0, matrix), dtype) if columns else None
-        )
-    return _interleaved(phases, [n, *count, c_in], build.element_of(g), op)
+        phases.append(_phase(columns, kernels, dtype) if columns else None)
+    element = build.element_type(accumulator(dtype))
+    return _interleaved(phases, [n, *count, c_in], element, op)
+
+
+def _phase(columns: Sequence[ir.Value], kernels: Sequence[ir.Value], dtype: np.dtype) -> ir.Value:
+    """The images joined along channels, times the kernels joined along rows."""
+    depth = sum(build.static_shape(c)[-1] for c in columns)
+    channels = build.static_shape(kernels[0])[-1]
+    kind = build.tensor_type([depth, channels], build.element_of(kernels[0]))
+    return _columns_times(columns, joined(kernels, 0, kind), dtype)
 
 
 def _columns_times(columns: Sequence[ir.Value], rows: ir.Value, dtype: np.dtype) -> ir.Value:
-    """The images joined along channels, times a matrix; so many images at once that what is joined,
-    and its copy in tiles, stay small.
+    """The images joined along channels, times a matrix [channels, O]; so many images at once that
+    what is joined, and its copy in tiles, stay small.
     """
     element = build.element_of(columns[0])
     n, *places, _ = build.shape_of(columns[0])
@@ -337,7 +350,8 @@ def _columns_times(columns: Sequence[ir.Value], rows: ir.Value, dtype: np.dtype)
         products.append(_images_times(images, rows, dtype))
     if len(products) == 1:
         return products[0]
-    return joined(products, 0, build.tensor_type([n, *places, channels], element))
+    sums = build.element_of(products[0])
+    return joined(products, 0, build.tensor_type([n, *places, channels], sums))
 
 
 def _images_at_once(count: build.Extent, shape: Sequence[build.Extent], dtype: np.dtype) -> Any:
@@ -400,7 +414,7 @@ def conv_weight_gradient(op: Any, x: ir.Value, g: ir.Value) -> ir.Value:
     x = _padded_anew(x, build.shape_of(g)[1:-1], op.low, op.high)
     x = only_windows(x, op.window, op.strides, op.dilation)
     by_form = {"taps": _tap_by_tap, "gathered": _gathered, "columns": _by_columns}[form_of(op)]
-    return kernel_back(by_form(x, g, op, op.result_specs()[0].dtype), last)
+    return kernel_back(_result(op, by_form(x, g, op, op.x.dtype)), last)
 
 
 def _padded_anew(
@@ -436,7 +450,7 @@ def _tap_by_tap(x: ir.Value, g: ir.Value, op: Any, dtype: np.dtype) -> ir.Value:
         0,
         build.tensor_type([len(products), channels // groups, o], build.element_type(wide)),
     )
-    return rounded(build.reshape(whole, [*op.window, channels // groups, o]), wide, dtype)
+    return build.reshape(whole, [*op.window, channels // groups, o])
 
 
 def _group_matrix(x: ir.Value, rows: build.Extent, groups: int, channels: Any) -> ir.Value:
@@ -456,7 +470,7 @@ def _by_columns(x: ir.Value, g: ir.Value, op: Any, dtype: np.dtype) -> ir.Value:
     side_by_side = build.tensor_type([n, *extents, depth], build.element_of(x))
     left = build.reshape(joined(met, len(extents) + 1, side_by_side), [rows, depth])
     product = multiply(left, build.reshape(g, [rows, o]), False, False, dtype, wide)
-    return rounded(build.reshape(product, [*op.window, channels, o]), wide, dtype)
+    return build.reshape(product, [*op.window, channels, o])
 
 
 def _gathered(x: ir.Value, g: ir.Value, op: Any, dtype: np.dtype) -> ir.Value:
@@ -481,4 +495,4 @@ def _gathered(x: ir.Value, g: ir.Value, op: Any, dtype: np.dtype) -> ir.Value:
     depth = build.product([n, *extents])
     left = build.reshape(rows, [pymath.prod(op.window) * channels, depth])
     product = multiply(left, build.reshape(g, [depth, o]), True, False, dtype, wide)
-    return rounded(build.reshape(product, [*op.window, channels, o]), wide, dtype)
+    return build.reshape(product, [*op.window, channels, o])
