@@ -13,11 +13,11 @@ import math
 from collections.abc import Iterator, Sequence
 
 from ..dialect.control import symbols
-from ..dialect.mlir import DYNAMIC, func, ir
+from ..dialect.mlir import DYNAMIC, ir
 from . import storage
 from .joining import captured, join, top_level_users
 from .linalg import build
-from .passes import gradopt_pass, single_block
+from .passes import gradopt_pass, operations, single_block
 
 OPERANDS = 24
 """Most tensors that one generic reads and writes; a dispatch of IREE cannot have more than 32."""
@@ -37,18 +37,20 @@ def multi_output_fusion(module: ir.Module, *, max_elements: int = 65536) -> None
     module.operation.context.allow_unregistered_dialects = True  # for IREE's own ops
     for function in symbols(module).values():
         if not function.is_external:
-            for group in list(_Schedule(function, max_elements).groups()):
-                join(group)
+            loops = [op for op in operations(function) if op.name == "scf.for"]
+            for block in (single_block(function), *(op.regions[0].blocks[0] for op in loops)):
+                for group in list(_Schedule(block, max_elements).groups()):
+                    join(group)
 
 
 class _Schedule:
-    """How many steps have to come before each op of a function. From one op that may be joined to
+    """How many steps have to come before each op of a block. From one op that may be joined to
     another of its domain that reads it in place is no step: between two of one level and one
     domain there is nothing but others of them.
     """
 
-    def __init__(self, function: func.FuncOp, max_elements: int) -> None:
-        self.ops = [op.operation for op in single_block(function).operations]
+    def __init__(self, block: ir.Block, max_elements: int) -> None:
+        self.ops = [op.operation for op in block.operations]
         self.at = {r: i for i, op in enumerate(self.ops) for r in op.results}
         self.domain = [_domain(op, max_elements) for op in self.ops]
         self.level: list[int] = []
@@ -82,8 +84,8 @@ class _Schedule:
 
 def _domain(op: ir.Operation, max_elements: int) -> Shape | None:
     """The extents that a generic goes over, if it may be joined with others: it reduces nothing,
-    stores its result at its own positions, and that does not leave the function, whose storage
-    could be that of an argument that others here read.
+    stores its result at its own positions, and that does not leave the function or the trip of a
+    loop: its storage could be that of an argument that others here read.
     """
     if not build.is_elementwise(op) or len(op.results) != 1:
         return None
@@ -99,10 +101,12 @@ def _domain(op: ir.Operation, max_elements: int) -> Shape | None:
 
 
 def _is_returned(value: ir.Value) -> bool:
-    """Whether a value, or what is a view of it, is a result of the function."""
+    """Whether a value, or what is a view of it, is a result of the function or of a trip."""
     users = [use.owner.operation for use in value.uses]
     views = [r for u in users if u.name in storage.LOWERED_VIEWS for r in u.results]
-    return any(u.name == "func.return" for u in users) or any(map(_is_returned, views))
+    return any(u.name in ("func.return", "scf.yield") for u in users) or any(
+        map(_is_returned, views)
+    )
 
 
 # --- groups ---------------------------------------------------------------------------------------

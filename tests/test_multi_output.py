@@ -13,6 +13,7 @@ from gradopt.dialect.graph import trace
 from gradopt.dialect.mlir import ir
 from gradopt.lowering import memref, multi_output, pipeline
 from gradopt.lowering.linalg import build
+from gradopt.lowering.passes import operations
 from gradopt.lowering.target import target
 from hypothesis import HealthCheck, Phase, given, settings
 
@@ -180,6 +181,31 @@ def test_a_dispatch_has_so_many_tensors() -> None:
 
     found = joined(fn, f32(4, 8))
     assert sum(found) == 40 and max(found) == multi_output.OPERANDS - 1
+
+
+def test_bodies_of_loops() -> None:
+    """Of a loop that stays one, the steps of a trip; what the next trip reads stays as it is."""
+    _, h, c, w = GATES
+
+    def fn(h: Any, c: Any, w: Any) -> Any:
+        def step(carry: Any, _: Any) -> Any:
+            h, c = carry
+            i, f, g, o = go.split(h @ w, 4, axis=-1)
+            c = go.sigmoid(f) * c + go.sigmoid(i) * go.tanh(g)
+            h = go.sigmoid(o) * go.tanh(c)
+            return (h, c), (c * c + c, h)
+
+        return go.scan(step, (h, c), None, length=70)[1]
+
+    module = linalg(fn, h, c, w)
+    assert "scf.for" in str(module)
+    pipeline.run(module, FUSED)
+    with module.context:
+        module.operation.verify()
+    with module.context:
+        loops = [o for o in operations(symbols(module)["f"]) if o.name == "scf.for"]
+        inner = [o.operation for loop in loops for o in loop.regions[0].blocks[0].operations]
+        assert sum(len(o.results) > 1 for o in inner if build.is_elementwise(o)) >= 14
 
 
 def test_the_pass_is_for_cpus() -> None:
