@@ -127,7 +127,7 @@ def test_depth_keeps_the_standard() -> None:
 PROVIDER = """
 import os, time
 def prepare(request):
-    print("this goes to stderr")
+    print("this goes to stderr", flush=True)
     if request["workload"] == "raises":
         raise ValueError("no such thing")
     if request["workload"] == "ends":

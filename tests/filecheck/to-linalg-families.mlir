@@ -154,23 +154,29 @@ func.func @moves(%x: !x) -> (tensor<2x2x6xf32>, tensor<6x4xf32>, tensor<2x3xf32>
 
 // -----
 
-// Tensors are joined along the first axis as a whole, along others part by part.
+// Tensors are joined along the first axis as a whole; along others few small equal parts by a choice,
+// others part by part.
 
 !x = tensor<6xf32>
+!m = tensor<6x2xf32>
 
-func.func @joins(%x: !x, %y: !x) -> (tensor<12xf32>, tensor<6x2xf32>) {
+func.func @joins(%x: !x, %y: !x, %m: !m) -> (tensor<12xf32>, !m, tensor<6x3xf32>) {
   %0 = "gradopt.concat"(%x, %y) {axis = 0 : i64} : (!x, !x) -> tensor<12xf32>
-  %1 = "gradopt.stack"(%x, %y) {axis = 1 : i64} : (!x, !x) -> tensor<6x2xf32>
-  return %0, %1 : tensor<12xf32>, tensor<6x2xf32>
+  %1 = "gradopt.stack"(%x, %y) {axis = 1 : i64} : (!x, !x) -> !m
+  %2 = "gradopt.reshape"(%x) {shape = array<i64: 6, 1>} : (!x) -> tensor<6x1xf32>
+  %3 = "gradopt.concat"(%m, %2) {axis = 1 : i64} : (!m, tensor<6x1xf32>) -> tensor<6x3xf32>
+  return %0, %1, %3 : tensor<12xf32>, !m, tensor<6x3xf32>
 }
 
 // CHECK-LABEL: func.func @joins(
-// CHECK-SAME:    [[X:%[a-z0-9]+]]: tensor<6xf32>, [[Y:%[a-z0-9]+]]: tensor<6xf32>
-// CHECK-DAG:     tensor.concat dim(0) [[X]], [[Y]]
-// CHECK-DAG:     [[A:%[a-z0-9_]+]] = tensor.expand_shape [[X]] {{.*}} into tensor<6x1xf32>
-// CHECK-DAG:     [[B:%[a-z0-9_]+]] = tensor.expand_shape [[Y]] {{.*}} into tensor<6x1xf32>
-// CHECK-DAG:     [[W:%[a-z0-9_]+]] = tensor.insert_slice [[A]] into {{%[0-9]+}}[0, 0]
-// CHECK-DAG:     tensor.insert_slice [[B]] into [[W]][0, 1]
+// CHECK-SAME:    [[X:%[a-z0-9]+]]: tensor<6xf32>, [[Y:%[a-z0-9]+]]: tensor<6xf32>, [[M:%[a-z0-9]+]]:
+// CHECK:         tensor.concat dim(0) [[X]], [[Y]]
+// CHECK:         linalg.generic
+// CHECK:           [[I:%[0-9]+]] = linalg.index 1
+// CHECK:           [[FIRST:%[0-9]+]] = arith.cmpi eq, [[I]]
+// CHECK:           arith.select [[FIRST]]
+// CHECK:         [[W:%[a-z0-9_]+]] = tensor.insert_slice [[M]] into {{%[0-9]+}}[0, 0]
+// CHECK:         tensor.insert_slice {{.*}} into [[W]][0, 2]
 // CHECK:         return
 
 // -----
