@@ -149,8 +149,8 @@ def _move_bodies(
 
 
 def _drop_barriers(value: ir.Value) -> None:
-    """Have what reads a value behind further fusion barriers read it as it is."""
-    for user in [use.owner.operation for use in value.uses]:
-        if user.name == build.FUSION_BARRIER:
-            user.results[0].replace_all_uses_with(value)
-            user.erase()
+    """Have what reads a value behind further fusion barriers, be it several, read it as it is."""
+    while barriers := [u.owner for u in value.uses if u.owner.name == build.FUSION_BARRIER]:
+        for barrier in barriers:
+            barrier.results[0].replace_all_uses_with(value)
+            barrier.operation.erase()

@@ -235,8 +235,8 @@ from gradopt.runtime import compiler, modules
 log = os.open(sys.argv[1], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 compile_graph = modules.compile_graph
 
-def noted(module, name, target, remat=""):
-    image = compile_graph(module, name, target, remat)
+def noted(module, name, *rest):
+    image = compile_graph(module, name, *rest)
     os.write(log, f"{name}\\n".encode())
     return image
 

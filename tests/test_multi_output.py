@@ -174,6 +174,28 @@ def test_what_lies_between_keeps_apart() -> None:
             np.testing.assert_allclose(run(fn, x, want=want)[0], want[0], rtol=1e-12)
 
 
+def test_values_behind_several_barriers() -> None:
+    """Barriers of what is joined go, wherever they stand."""
+    bar = '"iree_tensor_ext.compute_barrier.start"'
+    kind = "(tensor<4x8xf32>) -> tensor<4x8xf32>"
+    text = str(linalg(lambda x: used(*three(x)), f32(4, 8)))
+    lines = text.splitlines()
+    at = next(i for i, line in enumerate(lines) if "math.exp" in line)
+    end = next(i for i in range(at, len(lines)) if lines[i].strip().startswith("}"))
+    start = max(i for i in range(at) if "linalg.generic" in lines[i])
+    name = lines[start].split()[0]
+    rest = [line.replace(f"{name} ", "%behind ").replace(f"{name})", "%behind)") for line in lines]
+    barriers = [f"%before = {bar}({name}) : {kind}", f"%behind = {bar}(%before) : {kind}"]
+    context = ir.Context()
+    context.allow_unregistered_dialects = True
+    with context:
+        module = ir.Module.parse("\n".join([*lines[: end + 1], *barriers, *rest[end + 1 :]]))
+    pipeline.run(module, FUSED)
+    with context:
+        module.operation.verify()
+    assert [n for n in generics(module) if n > 1] == [3]
+
+
 def test_a_dispatch_has_so_many_tensors() -> None:
     def fn(x: Any) -> Any:
         y = go.cumsum(x, 0)
