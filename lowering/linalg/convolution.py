@@ -14,7 +14,7 @@ Groups have no fast form in IREE and run as one generic.
 
 import itertools
 import math as pymath
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -148,7 +148,7 @@ def correlate(
     if form == "grouped":
         return _grouped(x, w, extents, strides, dilation, groups, dtype, wide)
     if form == "columns":
-        met = _met_by_taps(x, window, extents, strides, dilation)
+        met = list(_met_by_taps(x, window, extents, strides, dilation))
         depth = pymath.prod(build.static_shape(w)[:-1])
         return _columns_times(met, build.reshape(w, [depth, channels]), dtype)
     out = build.fill(0, [n, *extents, channels], build.element_type(wide))
@@ -162,18 +162,14 @@ def _met_by_taps(
     extents: Sequence[build.Extent],
     strides: Sequence[int],
     dilation: Sequence[int],
-) -> list[ir.Value]:
-    """For each tap the elements of padded images that it meets, (N, *extents, C)."""
+) -> Iterator[ir.Value]:
+    """For each tap the elements of padded images that it meets, (N, *extents, C). One after the
+    other: IREE keeps the order, and what is copied right before it is read is still in the cache.
+    """
     n, *_, c = build.shape_of(x)
-    return [
-        extract(
-            x,
-            [0, *(k * d for k, d in zip(tap, dilation, strict=True)), 0],
-            [n, *extents, c],
-            [1, *strides, 1],
-        )
-        for tap in itertools.product(*map(range, window))
-    ]
+    for tap in itertools.product(*map(range, window)):
+        start = [k * d for k, d in zip(tap, dilation, strict=True)]
+        yield extract(x, [0, *start, 0], [n, *extents, c], [1, *strides, 1])
 
 
 def _images_times(x: ir.Value, kernel: ir.Value, dtype: np.dtype) -> ir.Value:
@@ -464,7 +460,7 @@ def _by_columns(x: ir.Value, g: ir.Value, op: Any, dtype: np.dtype) -> ir.Value:
     """One product (elements that the taps meet side by side, a row an output place)^T g."""
     n, *extents, o = build.shape_of(g)
     wide = accumulator(dtype)
-    met = _met_by_taps(x, op.window, extents, op.strides, op.dilation)
+    met = list(_met_by_taps(x, op.window, extents, op.strides, op.dilation))
     channels = build.static_shape(x)[-1]
     depth, rows = len(met) * channels, build.product([n, *extents])
     side_by_side = build.tensor_type([n, *extents, depth], build.element_of(x))
