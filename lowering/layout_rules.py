@@ -272,28 +272,31 @@ def _broadcast(op: Any, known: Known) -> Form | None:
 
 @permutes(StackOp)
 def _stack(op: Any, known: Known) -> Form | None:
-    y, xs = op.operation.results[0], op.operation.operands
-    order = known.get(y)
-    if order is None:
-        inner = _first_known(op, known)
-        order = inner and _with(inner, op.axis)
-    if order is None:
+    orders = _along_new_axis(op, op.operation.results[0], known)
+    if orders is None:
         return None
-    inner = _dropped(order, [op.axis])
-    return Form((inner,) * len(xs), (order,), {"axis": inverse(order)[op.axis]})
+    whole, part = orders
+    count = len(op.operation.operands)
+    return Form((part,) * count, (whole,), {"axis": inverse(whole)[op.axis]})
 
 
 @permutes(UnstackOp)
 def _unstack(op: Any, known: Known) -> Form | None:
-    x, ys = op.operation.operands[0], op.operation.results
-    order = known.get(x)
-    if order is None:
-        inner = _first_known(op, known)
-        order = inner and _with(inner, op.axis)
-    if order is None:
+    orders = _along_new_axis(op, op.operation.operands[0], known)
+    if orders is None:
         return None
-    inner = _dropped(order, [op.axis])
-    return Form((order,), (inner,) * len(ys), {"axis": inverse(order)[op.axis]})
+    whole, part = orders
+    count = len(op.operation.results)
+    return Form((whole,), (part,) * count, {"axis": inverse(whole)[op.axis]})
+
+
+def _along_new_axis(op: Any, value: ir.Value, known: Known) -> tuple[Order, Order] | None:
+    """The orders of the tensor that has the axis of a stack, and of its parts, which have not."""
+    whole = known.get(value)
+    if whole is None:
+        part = _first_known(op, known)
+        whole = part and _with(part, op.axis)
+    return None if whole is None else (whole, _dropped(whole, [op.axis]))
 
 
 @permutes(TransposeOp)
