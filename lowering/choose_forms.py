@@ -13,13 +13,14 @@ from .passes import gradopt_pass
 
 
 @gradopt_pass("gradopt-choose-forms")
-def choose_forms(module: ir.Module, *, forms: str = "") -> None:
+def choose_forms(module: ir.Module, *, forms: str = "", wide_vectors: bool = False) -> None:
     """Write `gradopt.form` on the ops that are not lowered in their plain form, or not in that of
     the rules.
 
     An op that has the attribute keeps it. `forms` says which others get another form than the
     rules choose, as `conv=columns+sum.3f2a9c01d4e5=split-64`: the ops of a kind, or of a group; a
-    form that is not right for an op of the kind is passed over.
+    form that is not right for an op of the kind is passed over. `wide-vectors` is for targets with
+    vectors of 512 bits, for which some forms are the fastest.
     """
     asked = parsed(forms)
     for function in symbols(module).values():
@@ -27,19 +28,19 @@ def choose_forms(module: ir.Module, *, forms: str = "") -> None:
             if not isinstance(op, Op):
                 continue
             if valid := choices(op):
-                form, rule = _chosen(op, valid, asked), form_of(op)
-                if {form, rule} != {valid[0]}:
+                form = _chosen(op, valid, asked, wide_vectors)
+                if {form, form_of(op)} != {valid[0]}:
                     op.operation.attributes[ATTRIBUTE] = ir.StringAttr.get(form)
             elif ATTRIBUTE in op.operation.attributes:
                 form_of(op)  # tells that it has none
 
 
-def _chosen(op: Any, valid: list[str], asked: dict[str, str]) -> str:
+def _chosen(op: Any, valid: list[str], asked: dict[str, str], wide: bool) -> str:
     if asked and ATTRIBUTE not in op.operation.attributes:
         for name in (group_of(op), op.MNEMONIC):
             if asked.get(name) in valid:
                 return asked[name]
-    return form_of(op)
+    return form_of(op, wide)
 
 
 def parsed(text: str) -> dict[str, str]:

@@ -26,10 +26,13 @@ from ..dialect.mlir import ir
 from ..dialect.nn import SoftmaxOp
 from ..dialect.norm import NormalizeOp
 from ..dialect.types import bfloat16, is_float
+from .blocks import Nest, block_of, is_fast
 from .passes import failure
 
 ATTRIBUTE = "gradopt.form"
 """On an op: the form that it is lowered in."""
+DIRECT = "direct"
+"""The form in blocks of sums (blocks.py), for targets with wide vectors."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,10 +43,17 @@ class Forms:
 
     all: Mapping[str, str]
     valid: Callable[[Any], Sequence[str]]
-    rule: Callable[[Any], str]
+    rule: Callable[[Any, bool], str]  # with whether the target's vectors are wide (blocks.py)
 
 
 # --- products -------------------------------------------------------------------------------------
+
+PAGE, PANEL_WIDTH, SHARED = 1024, 64, 4
+"""Columns of a right side that is copied into panels of so many, if so many products read it:
+32x256 times 256x1024, 32 times 0.101 each, in panels 0.074.
+"""
+MOVED = 1 << 18
+"""Most elements of a right side whose axes are moved first, so that columns lie side by side."""
 
 
 def product_form(extents: Sequence[Any], dtype: np.dtype) -> str:
@@ -60,11 +70,59 @@ def has_kernel(dtype: np.dtype) -> bool:
     return is_float(dtype) or dtype.kind == "i"
 
 
+def product_nest(op: Any) -> tuple[Nest, list[int]] | None:
+    """The loops of a product, and the order of rhs's axes that they are for: one with its columns
+    side by side. None where an extent is unknown.
+    """
+    lhs, rhs = op.operand_specs()
+    if None in lhs.shape or None in rhs.shape:
+        return None
+    lhs_free = free_axes(lhs.rank, op.lhs_batch, op.lhs_contract)
+    rhs_free = free_axes(rhs.rank, op.rhs_batch, op.rhs_contract)
+    left, right = {}, {}  # loops of the axes
+    for l_axis, r_axis in (
+        *zip(op.lhs_batch, op.rhs_batch, strict=True),
+        *zip(op.lhs_contract, op.rhs_contract, strict=True),
+    ):
+        left[l_axis] = right[r_axis] = len(left)
+    left |= {axis: len(left) + i for i, axis in enumerate(lhs_free)}
+    right |= {axis: len(left) + i for i, axis in enumerate(rhs_free)}
+    order = list(range(rhs.rank))
+    if order and order[-1] not in rhs_free:
+        order = [*op.rhs_batch, *op.rhs_contract, *rhs_free]
+    sizes = {loop: lhs.shape[a] for a, loop in left.items()}
+    sizes |= {loop: rhs.shape[a] for a, loop in right.items()}
+    out = [*(left[a] for a in (*op.lhs_batch, *lhs_free)), *(right[a] for a in rhs_free)]
+    nest = Nest(
+        tuple(sizes[i] for i in range(len(sizes))),  # type: ignore[misc]
+        tuple(left[a] for a in range(lhs.rank)),
+        tuple(right[a] for a in order),
+        tuple(out),
+    )
+    return nest, order
+
+
+def has_block(nest: Nest, dtype: np.dtype, are_views: bool = False) -> bool:
+    """Whether a nest can be computed in blocks."""
+    is_known = dtype in (np.float32, np.float64) and nest.products > 0
+    return is_known and block_of(nest.simplified(are_views), dtype.itemsize) is not None
+
+
 def _product_forms(op: Any) -> list[str]:
-    return ["named", "generic"] if has_kernel(op.operand_specs()[0].dtype) else ["generic"]
+    dtype = op.operand_specs()[0].dtype
+    found = product_nest(op)
+    direct = [DIRECT] if found and not op.precision and has_block(found[0], dtype) else []
+    return [*(["named"] if has_kernel(dtype) else []), "generic", *direct]
 
 
-def _product_rule(op: Any) -> str:
+def _product_rule(op: Any, wide: bool) -> str:
+    if wide and DIRECT in _product_forms(op):
+        found = product_nest(op)
+        assert found is not None
+        nest, order = found
+        is_large = order != sorted(order) and math.prod(nest.shapes[1]) > MOVED
+        if is_fast(nest.simplified()) and not is_large:
+            return DIRECT
     lhs, rhs = op.operand_specs()
     rows, columns = (
         free_axes(spec.rank, batch, contract)
@@ -75,6 +133,19 @@ def _product_rule(op: Any) -> str:
     )
     sides = [(lhs, rows), (rhs, columns), (lhs, op.lhs_contract)]
     return product_form([_product([s.shape[a] for a in axes]) for s, axes in sides], lhs.dtype)
+
+
+def panel_width(op: Any, nest: Nest) -> int:
+    """The columns of a panel, where the right side of a product is to be copied into panels first;
+    0 where not: several products share it, as the steps of a recurrence do, and its rows are as
+    long as a page, so that each step of a sum would look for another.
+    """
+    columns = nest.extents[nest.out[-1]] if nest.out else 0
+    if columns < PAGE or columns % PANEL_WIDTH:
+        return 0
+    users = [use.owner for use in op.operation.operands[1].uses if use.operand_number == 1]
+    same = [u for u in users if isinstance(u, DotGeneralOp) and u.rhs_contract == op.rhs_contract]
+    return PANEL_WIDTH if len(same) >= SHARED else 0
 
 
 def _product(extents: Sequence[int | None]) -> int | None:
@@ -94,46 +165,115 @@ def correlation_form(window: Sequence[int], dtype: np.dtype) -> str:
     """The form of a convolution with strides for a window and operands of a type.
 
     3x3 at 16x32x32x32 -> 32: named 1.31, columns 3.4; 16x16x16x64 -> 64: 1.30 and 2.1. A window of
-    one element is a product as it stands. IREE makes AVX512-BF16 instructions of matrix products,
-    not of convolutions: in bfloat16 named 2.4, columns 0.9.
+    one element is a product as it stands. IREE drops an axis of one element, and no longer finds
+    the convolution: 1x2 at 16x16x16x64 -> 32 named 3.7, columns 0.2. IREE makes AVX512-BF16
+    instructions of matrix products, not of convolutions: in bfloat16 named 2.4, columns 0.9.
     """
-    is_narrow = dtype == bfloat16 and math.prod(window) <= MOST_TAPS
-    return "columns" if set(window) == {1} or is_narrow else "named"
+    is_other = dtype == bfloat16 or has_unit_axis(window)
+    return "columns" if is_other and math.prod(window) <= MOST_TAPS else "named"
+
+
+def has_unit_axis(window: Sequence[int | None]) -> bool:
+    return 1 in window
+
+
+def image_nest(images: Sequence[int], outputs: int) -> Nest:
+    """The loops of images (N, *places, C) times a matrix [C, O] at every place."""
+    *places, channels = images
+    last = len(places)
+    out = tuple(range(last))
+    return Nest((*places, outputs, channels), (*out, last + 1), (last + 1, last), (*out, last))
+
+
+def _has_image_block(images: Sequence[int | None], outputs: int | None, dtype: np.dtype) -> bool:
+    if None in images or outputs is None:
+        return False
+    return has_block(image_nest(images, outputs), dtype, are_views=True)  # type: ignore[arg-type]
+
+
+def _channels_last(shape: Sequence[int | None], channels_last: bool) -> tuple[int | None, ...]:
+    return tuple(shape) if channels_last else (shape[0], *shape[2:], shape[1])
 
 
 def _conv_forms(op: Any) -> list[str]:
-    return ["grouped"] if op.groups > 1 else ["named", "columns"]
+    if op.groups > 1:
+        return ["grouped"]
+    x, y = (
+        _channels_last(spec.shape, op.channels_last)
+        for spec in (op.operand_specs()[0], op.result_specs()[0])
+    )
+    is_exact = not op.precision and _has_image_block((*y[:-1], x[-1]), y[-1], op.x.dtype)
+    return ["named", "columns", *([DIRECT] if is_exact else [])]
 
 
-def _conv_rule(op: Any) -> str:
+def _conv_rule(op: Any, wide: bool) -> str:
     window, _, _ = kernel_parts(op.operand_specs()[1], op.channels_last)
+    if wide and has_unit_axis(window) and DIRECT in _conv_forms(op):
+        return DIRECT
     return "grouped" if op.groups > 1 else correlation_form(window, op.x.dtype)  # type: ignore[arg-type]
 
 
 def _input_gradient_forms(op: Any) -> list[str]:
-    has_phases = op.groups == 1 and set(op.dilation) == {1} and math.prod(op.strides) > 1
-    return ["spread", *(["phases"] if has_phases else [])]
+    if op.groups > 1:
+        return ["spread"]
+    is_strided = math.prod(op.strides) > 1
+    if is_strided and set(op.dilation) != {1}:
+        return ["spread"]
+    g, dx = (
+        _channels_last(spec.shape, op.channels_last)
+        for spec in (op.operand_specs()[0], op.result_specs()[0])
+    )
+    count = [-(-m // s) for m, s in zip(op.extents, op.strides, strict=True)]
+    is_exact = not op.precision and _has_image_block((g[0], *count, g[-1]), dx[-1], op.g.dtype)
+    direct = [DIRECT] if is_exact else []
+    return ["spread", *(["phases"] if is_strided else []), *direct]
 
 
-def _input_gradient_rule(op: Any) -> str:
+def _input_gradient_rule(op: Any, wide: bool) -> str:
     """Stride 2, 3x3 at 32x32x32x32 -> 64: phases 2.4, spread 5.2. Each phase is a product of its
     own, so that there are not to be many.
     """
     few = math.prod(op.strides) <= MOST_PHASES
+    is_split = math.prod(op.strides) > 1 and few
+    window, _, _ = kernel_parts(op.operand_specs()[1], op.channels_last)
+    if wide and (is_split or has_unit_axis(window)) and DIRECT in _input_gradient_forms(op):  # type: ignore[arg-type]
+        return DIRECT
     return "phases" if few and "phases" in _input_gradient_forms(op) else "spread"
 
 
+def weight_gradient_nest(x: Sequence[int], g: Sequence[int]) -> Nest:
+    """The loops of a weight gradient of one tap, over what it meets of images, (N, *places, C), and
+    the result's gradient (N, *places, O).
+    """
+    *places, channels = x
+    depth = tuple(range(len(places)))
+    c, o = len(places), len(places) + 1
+    return Nest((*places, channels, g[-1]), (*depth, c), (*depth, o), (c, o))
+
+
 def _weight_gradient_forms(op: Any) -> list[str]:
-    return ["taps"] if op.groups > 1 else ["taps", "gathered", "columns"]
+    if op.groups > 1:
+        return ["taps"]
+    x, g = (_channels_last(spec.shape, op.channels_last) for spec in op.operand_specs())
+    met = (*g[:-1], x[-1])
+    is_known = None not in (*x, *g)
+    has_direct = (
+        is_known
+        and not op.precision
+        and has_block(weight_gradient_nest(met, g), op.x.dtype, are_views=True)  # type: ignore[arg-type]
+    )
+    return ["taps", "gathered", "columns", *([DIRECT] if has_direct else [])]
 
 
-def _weight_gradient_rule(op: Any) -> str:
+def _weight_gradient_rule(op: Any, wide: bool) -> str:
     """3x3, taps, gathered, columns: 32x32x32x3 -> 32 0.71, 1.30, 0.75; with 8 channels 1.47, 3.89,
     2.46; 16x32x32x32 -> 32 2.82, 3.18, 4.11; 32x16x16x64 -> 128 by stride 2 1.76, 1.90, 1.84. With
     one channel the product of a tap has one row: 32x28x28x1 -> 16 0.38, 0.38, 0.29; 5x5 -> 32 1.54,
     1.15, 1.13.
     """
     x, _ = op.operand_specs()
+    if wide and DIRECT in _weight_gradient_forms(op):
+        return DIRECT
     is_single = x.shape[-1 if op.channels_last else 1] == 1
     return "columns" if is_single and op.groups == 1 and math.prod(op.window) > 1 else "taps"
 
@@ -193,7 +333,7 @@ def _reduction_forms(op: Any) -> list[str]:
     ]
 
 
-def _reduction_rule(op: Any) -> str:
+def _reduction_rule(op: Any, wide: bool) -> str:
     matrix = _matrix(op)
     return "whole" if matrix is None else _split(column_parts(*matrix))
 
@@ -216,6 +356,7 @@ PRODUCT = Forms(
     {
         "named": "linalg.matmul or linalg.batch_matmul with maps, which IREE packs in tiles",
         "generic": "one generic, a plain sum for each element",
+        DIRECT: "one generic, in blocks of sums, which reads the operands in place",
     },
     _product_forms,
     _product_rule,
@@ -224,6 +365,7 @@ CONVOLUTION = Forms(
     {
         "named": "the named convolution of the padded images",
         "columns": "what each tap meets side by side, times the kernel as one matrix",
+        DIRECT: "a sum of products for each tap, in blocks, which reads the images in place",
         "grouped": "one generic, with groups",
     },
     _conv_forms,
@@ -234,6 +376,8 @@ INPUT_GRADIENT = Forms(
         "spread": "zeros between the elements for strides, then a convolution with the kernel "
         "turned round",
         "phases": "a product for each remainder of the strides, then interleaved",
+        DIRECT: "a convolution for each remainder of the strides, or a sum of products for each "
+        "tap, in blocks, which read the images in place",
     },
     _input_gradient_forms,
     _input_gradient_rule,
@@ -241,6 +385,7 @@ INPUT_GRADIENT = Forms(
 WEIGHT_GRADIENT = Forms(
     {
         "taps": "a product for each tap",
+        DIRECT: "a sum of products for each tap, which reads the images in place, in blocks",
         "gathered": "one product, with all taps' elements as rows, gathered by a map",
         "columns": "one product, with what each tap meets side by side as columns",
     },
@@ -261,7 +406,7 @@ SOFTMAX = Forms(
         "kept": "exponentials stored in between",
     },
     lambda op: ["computed-twice", "kept"],
-    lambda op: "computed-twice",
+    lambda op, wide: "computed-twice",
 )
 
 REDUCTIONS = (
@@ -279,13 +424,13 @@ FORMS: dict[type[Op], Forms] = {
 }
 
 
-def form_of(op: Any) -> str:
-    """The form that an op is lowered in: that of its attribute, else the rule's. Raises PassError
-    at the op for a form that is not right for it.
+def form_of(op: Any, wide: bool = False) -> str:
+    """The form that an op is lowered in: that of its attribute, else the rule's, for a target with
+    wide vectors or another. Raises PassError at the op for a form that is not right for it.
     """
     attributes = op.operation.attributes
     if ATTRIBUTE not in attributes:
-        return FORMS[type(op)].rule(op)
+        return FORMS[type(op)].rule(op, wide)
     given = attributes[ATTRIBUTE]
     name = given.value if isinstance(given, ir.StringAttr) else str(given)
     valid = FORMS[type(op)].valid(op) if type(op) in FORMS else []
@@ -296,9 +441,10 @@ def form_of(op: Any) -> str:
     return name
 
 
-def choices(op: Any) -> list[str]:
+def choices(op: Any, wide: bool = True) -> list[str]:
     """The forms that are right for an op, the plain one first; none for ops without forms."""
-    return list(FORMS[type(op)].valid(op)) if type(op) in FORMS else []
+    valid = FORMS[type(op)].valid(op) if type(op) in FORMS else []
+    return [form for form in valid if wide or form != DIRECT]
 
 
 def described(op: Any) -> str:

@@ -271,9 +271,11 @@ def stages(target: Target, remat: str = "") -> dict[str, str]:
         found["simplified"] = JIT_STAGES["simplified"]
     products, native = "gradopt-product-forms", "+".join(d.name for d in target.products)
     found["simplified"] = found["simplified"].replace(products, f"{products}{{native={native}}}")
-    if target.forms:
+    options = [f"forms={target.forms}"] if target.forms else []
+    options += ["wide-vectors=true"] if target.wide_vectors else []
+    if options:
         first = "gradopt-choose-forms"
-        found["linalg"] = found["linalg"].replace(first, f"{first}{{forms={target.forms}}}")
+        found["linalg"] = found["linalg"].replace(first, f"{first}{{{' '.join(options)}}}")
     if np.dtype("float64") not in target.dtypes:
         to_linalg = "convert-gradopt-to-linalg"
         found["linalg"] = found["linalg"].replace(to_linalg, f"{to_linalg}{{float64=false}}")

@@ -58,6 +58,7 @@ class Target:
     is_host: bool = False  # whether the code is for the CPU of this machine
     architecture: str = ""  # of CPU code, as platform.machine() says it
     cpu_features: tuple[str, ...] = ()  # of CPU code, as /proc/cpuinfo says them
+    wide_vectors: bool = False  # whether its vectors have 512 bits
     variants: tuple[Rung, ...] = ()  # other flags, which the tuner tries
     forms: str = ""  # of gradopt-choose-forms: the forms that ops have otherwise than by the rules
 

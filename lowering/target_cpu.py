@@ -20,6 +20,10 @@ from .target import INPUT, Family, Rung, Target, host_features
 
 O1 = ("--iree-opt-level=O1", "--iree-llvmcpu-reassociate-fp-reductions")
 TILED = (*O1, "--iree-opt-data-tiling")
+PLAIN = (
+    "--iree-preprocessing-pass-pipeline=builtin.module(util.func(iree-codegen-strip-compilation-info))",
+)
+"""Ops are not compiled as they say themselves (linalg/direct.py)."""
 LADDER = (
     Rung("default", TILED),
     Rung(
@@ -30,8 +34,8 @@ LADDER = (
             "--iree-llvmcpu-stack-allocation-limit=65536",
         ),
     ),
-    Rung("no-data-tiling", O1),
-    Rung("unoptimized", ("--iree-opt-level=O0",)),
+    Rung("no-data-tiling", (*O1, *PLAIN)),
+    Rung("unoptimized", ("--iree-opt-level=O0", *PLAIN)),
 )
 VARIANTS = (
     Rung("no-data-tiling", O1),
@@ -122,6 +126,7 @@ def make(variant: str) -> Target:
             variants=VARIANTS,
             architecture=platform.machine(),
             cpu_features=features,
+            wide_vectors="avx512f" in features,
         )
     architecture, features = CPUS[variant]
     return Target(
@@ -137,6 +142,7 @@ def make(variant: str) -> Target:
         products=products(features),
         architecture=architecture,
         cpu_features=tuple(sorted(features)),
+        wide_vectors="avx512f" in features,
     )
 
 

@@ -23,6 +23,7 @@ from .decompose import decompose
 from .fusion import Fusion, Tree, as_bytes
 from .inline import callees_first
 from .linalg import LOWERINGS, build, pairs
+from .linalg.direct import keep_loops
 from .linalg.registry import BODIES
 from .linalg.shape import extent_of_like
 from .passes import failure, gradopt_pass, single_block
@@ -53,6 +54,7 @@ def to_linalg(module: ir.Module, *, float64: bool = True) -> None:
                 FunctionLowering(functions[name]).run()
     for name in bodies:
         functions[name].operation.erase()
+    keep_loops(module)
     for _ in range(2):  # extents of results become extents of inputs, through IREE's ops too
         clean = "builtin.module(resolve-shaped-type-result-dims,canonicalize,cse)"
         passmanager.PassManager.parse(clean).run(module.operation)

@@ -123,22 +123,24 @@ def groups(graph: AnyGraph, target: Target, remat: str = "") -> list[Group]:
         total = sum(costs.cost(op).seconds for op in ops) or 1.0
         equal: dict[str, list[Any]] = {}
         for op in ops:
-            if len(choices(op)) > 1:
+            if len(choices(op, target.wide_vectors)) > 1:
                 equal.setdefault(group_of(op), []).append(op)
         found = [
-            _group(name, same[0], sum(costs.cost(op).seconds for op in same) / total)
+            _group(name, same[0], sum(costs.cost(op).seconds for op in same) / total, target)
             for name, same in equal.items()
         ]
     return sorted(found, key=lambda g: (-g.share, g.name))
 
 
-def _group(name: str, op: Any, share: float) -> Group:
+def _group(name: str, op: Any, share: float, target: Target) -> Group:
     from ..lowering.forms import choices, described, form_of
 
     specs, attributes, kind = op.operand_specs(), op.read_attributes(), type(op)
     is_known = all(None not in spec.shape for spec in specs)
     alone = trace(lambda *x: kind.emit(*x, **attributes), *specs) if is_known else None
-    return Group(name, described(op), tuple(choices(op)), form_of(op), share, alone)
+    wide = target.wide_vectors
+    forms, rule = tuple(choices(op, wide)), form_of(op, wide)
+    return Group(name, described(op), forms, rule, share, alone)
 
 
 class Tuner:

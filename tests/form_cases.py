@@ -33,25 +33,33 @@ def f32(*shape: int) -> np.ndarray:
     return rng.uniform(-2, 2, shape).astype(np.float32)
 
 
-def _window(stride: int = 1, dilation: int = 1, groups: int = 1, last: bool = True) -> Any:
-    pairs = {"strides": stride, "low": 1, "high": 1, "dilation": dilation}
-    return {k: (v, v) for k, v in pairs.items()} | {"groups": groups, "channels_last": last}
+def _window(
+    stride: int = 1,
+    dilation: int = 1,
+    groups: int = 1,
+    last: bool = True,
+    pad: tuple[int, ...] = (1, 1),
+) -> Any:
+    same = {"strides": stride, "dilation": dilation}
+    pairs = {k: (v,) * len(pad) for k, v in same.items()} | {"low": pad, "high": pad}
+    return pairs | {"groups": groups, "channels_last": last}
 
 
-def _conv(**options: Any) -> Callable[..., Any]:
-    return lambda x, w: go.conv(x, w, padding=1, **options)
+def _conv(padding: Any = 1, **options: Any) -> Callable[..., Any]:
+    return lambda x, w: go.conv(x, w, padding=padding, **options)
 
 
-def _by_input(extents: tuple[int, int], **window: Any) -> Callable[..., Any]:
+def _by_input(extents: tuple[int, ...], **window: Any) -> Callable[..., Any]:
     return lambda g, w: ConvInputGradientOp.emit(g, w, extents=extents, **_window(**window))
 
 
-def _by_kernel(window: tuple[int, int], **about: Any) -> Callable[..., Any]:
+def _by_kernel(window: tuple[int, ...], **about: Any) -> Callable[..., Any]:
     return lambda x, g: ConvWeightGradientOp.emit(x, g, window=window, **_window(**about))
 
 
 CONV, TAPS = ("named", "columns"), ("taps", "gathered", "columns")
 PHASES, SPLITS = ("spread", "phases"), ("whole", "split-16", "split-64")
+
 
 FORM_CASES = [
     FormCase(
@@ -139,3 +147,113 @@ FORM_CASES = [
         ("split-16", "split-64", "split-256"),
     ),
 ]
+
+
+def _direct(
+    name: str, op: str, fn: Callable[..., Any], *arrays: np.ndarray, forms: tuple[str, ...] = ()
+) -> FormCase:
+    """A case that fits blocks of sums."""
+    usual = {"dot_general": ("named", "generic"), "conv": CONV, "conv_weight_gradient": TAPS}
+    return FormCase(f"direct {name}", op, fn, arrays, (*(forms or usual[op]), "direct"))
+
+
+def _products(equation: str, name: str, *shapes: tuple[int, ...]) -> FormCase:
+    return _direct(name, "dot_general", lambda a, b: go.einsum(equation, a, b), *map(_f32, shapes))
+
+
+def _f32(shape: tuple[int, ...]) -> np.ndarray:
+    return f32(*shape)
+
+
+DIRECT_CASES = [
+    _products("mk,kn->mn", "matmul", (8, 24), (24, 64)),
+    _products("km,kn->mn", "left side transposed", (24, 32), (24, 32)),
+    _products("mk,nk->mn", "right side transposed", (12, 24), (32, 24)),
+    _products("abk,kn->abn", "merged rows", (3, 4, 8), (8, 16)),
+    _products("mk,kn->mn", "seven rows", (7, 8), (8, 48)),
+    _products("bmk,bkn->bmn", "batched", (3, 6, 8), (3, 8, 16)),
+    _products("bhtd,bhsd->bhts", "scores", (2, 3, 8, 4), (2, 3, 16, 4)),
+    _products("bthd,bshd->bhts", "scores, heads inside", (2, 8, 3, 4), (2, 16, 3, 4)),
+    _products("kab,kan->ban", "batch inside", (5, 2, 6), (5, 2, 16)),
+    _products("mkl,kln->mn", "two sums", (6, 3, 4), (3, 4, 16)),
+    _products("mkl,lkn->mn", "two sums, other order", (6, 3, 4), (4, 3, 16)),
+    _direct(
+        "float64",
+        "dot_general",
+        lambda a, b: a @ b,
+        f32(6, 5).astype(np.float64),
+        f32(5, 24).astype(np.float64),
+    ),
+    _direct("1x3", "conv", _conv(((0, 0), (1, 1))), f32(2, 4, 6, 5), f32(1, 3, 5, 32)),
+    _direct("3x1", "conv", _conv(((1, 1), (0, 0))), f32(2, 4, 6, 5), f32(3, 1, 5, 32)),
+    _direct("3x3", "conv", _conv(), f32(2, 4, 6, 3), f32(3, 3, 3, 32)),
+    _direct("1x1", "conv", _conv(0), f32(2, 4, 6, 5), f32(1, 1, 5, 16)),
+    _direct("1x1, stride 2", "conv", _conv(0, strides=2), f32(2, 4, 12, 5), f32(1, 1, 5, 16)),
+    _direct("dilated", "conv", _conv(2, dilation=2), f32(1, 5, 6, 3), f32(3, 3, 3, 16)),
+    _direct("1-D", "conv", _conv(1), f32(2, 8, 3), f32(3, 3, 16)),
+    _direct("3-D", "conv", _conv(0), f32(1, 3, 4, 6, 2), f32(2, 1, 1, 2, 16)),
+    _direct(
+        "channels first",
+        "conv",
+        _conv(((0, 0), (1, 1)), layout="channels_first"),
+        f32(2, 5, 4, 6),
+        f32(16, 5, 1, 3),
+    ),
+    _direct(
+        "by input, stride 2",
+        "conv_input_gradient",
+        _by_input((7, 12), stride=2),
+        f32(2, 4, 6, 5),
+        f32(3, 3, 16, 5),
+        forms=PHASES,
+    ),
+    _direct(
+        "by input, 1x3",
+        "conv_input_gradient",
+        _by_input((4, 6), pad=(0, 1)),
+        f32(2, 4, 6, 5),
+        f32(1, 3, 16, 5),
+        forms=("spread",),
+    ),
+    _direct(
+        "by input, 1x1, stride 2",
+        "conv_input_gradient",
+        _by_input((8, 12), stride=2, pad=(0, 0)),
+        f32(2, 4, 6, 5),
+        f32(1, 1, 16, 5),
+        forms=PHASES,
+    ),
+    _direct(
+        "by kernel", "conv_weight_gradient", _by_kernel((3, 3)), f32(2, 5, 4, 32), f32(2, 5, 4, 16)
+    ),
+    _direct(
+        "by kernel, stride 2",
+        "conv_weight_gradient",
+        _by_kernel((3, 3), stride=2),
+        f32(2, 6, 5, 3),
+        f32(2, 3, 3, 64),
+    ),
+    _direct(
+        "by kernel, 3x1",
+        "conv_weight_gradient",
+        _by_kernel((3, 1), pad=(1, 0)),
+        f32(2, 5, 4, 8),
+        f32(2, 5, 4, 16),
+    ),
+    _direct(
+        "by kernel, 1x1",
+        "conv_weight_gradient",
+        _by_kernel((1, 1), pad=(0, 0)),
+        f32(2, 5, 4, 8),
+        f32(2, 5, 4, 16),
+    ),
+    _direct(
+        "by kernel, one column",
+        "conv_weight_gradient",
+        _by_kernel((3, 3), pad=(1, 0)),
+        f32(2, 5, 3, 8),
+        f32(2, 5, 1, 16),
+    ),
+]
+
+FORM_CASES += DIRECT_CASES

@@ -76,7 +76,8 @@ def test_rules_choose_valid_forms() -> None:
     for case in FORM_CASES:
         graph = trace(case.fn, *map(spec, case.arrays))
         for op in ops_of(graph):
-            assert forms.FORMS[type(op)].rule(op) in forms.choices(op)
+            for wide in (False, True):
+                assert forms.form_of(op, wide) in forms.choices(op, wide)
 
 
 def test_what_is_not_plain_is_written_on_the_op() -> None:
@@ -122,7 +123,7 @@ def test_an_attribute_wins() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("conv=fast", "a form of 'conv' out of: named, columns, grouped, got 'fast'"),
+        ("conv=fast", "a form of 'conv' out of: named, columns, direct, grouped, got 'fast'"),
         ("sum=split-", "a form of 'sum' out of: whole, split-N, got 'split-'"),
         ("relu=named", "ops with forms, as conv=columns, out of: all, .*, got 'relu=named'"),
         ("conv", "ops with forms, as conv=columns, out of: all, .*, got 'conv'"),

@@ -14,9 +14,10 @@ import numpy as np
 
 from ...dialect.contraction import DotGeneralOp, free_axes
 from ...dialect.mlir import DYNAMIC, ir
-from ..forms import form_of, product_form
+from ..forms import DIRECT, form_of, panel_width, product_form, product_nest
 from . import build
 from .build import PARALLEL, REDUCTION, Extent
+from .direct import sums_of_products
 from .reduction import accumulator, rounded
 from .registry import lowers
 from .scalar import Scalar, convert
@@ -38,6 +39,9 @@ def dot_general(op: Any, lhs: ir.Value, rhs: ir.Value) -> ir.Value:
         *zip(op.lhs_contract, op.rhs_contract, strict=True),
     ):
         build.agree(build.extent(lhs, pair[0]), build.extent(rhs, pair[1]))
+    form = form_of(op)
+    if form == DIRECT:
+        return _directly(op, lhs, rhs)
     # The contracted axes are walked in the order they have in lhs.
     order = np.argsort(op.lhs_contract)
     lhs_contract, rhs_contract = (
@@ -45,8 +49,22 @@ def dot_general(op: Any, lhs: ir.Value, rhs: ir.Value) -> ir.Value:
     )
     a, a_last = as_matrix(lhs, op.lhs_batch, lhs_free, lhs_contract)
     b, b_last = as_matrix(rhs, op.rhs_batch, rhs_free, rhs_contract)
-    product = multiply(a, b, a_last, b_last, dtype, wide, form_of(op))
+    product = multiply(a, b, a_last, b_last, dtype, wide, form)
     return rounded(build.reshape(product, extents), wide, op.result_specs()[0].dtype)
+
+
+def _directly(op: Any, lhs: ir.Value, rhs: ir.Value) -> ir.Value:
+    found = product_nest(op)
+    assert found is not None
+    nest, order = found
+    rhs = permuted(rhs, order)
+    if not (width := panel_width(op, nest)):
+        return sums_of_products(lhs, rhs, nest)
+    *rows, columns = build.static_shape(rhs)
+    split = build.reshape(rhs, [*rows, columns // width, width])
+    last = len(rows)
+    panels = permuted(split, [last, *range(last), last + 1])
+    return build.reshape(sums_of_products(lhs, panels, nest.in_panels(width)), nest.shapes[2])
 
 
 def as_matrix(

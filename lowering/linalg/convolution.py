@@ -21,10 +21,18 @@ import numpy as np
 
 from ...dialect.convolution import ConvInputGradientOp, ConvOp, ConvWeightGradientOp
 from ...dialect.mlir import arith, ir, tensor
-from ..forms import correlation_form, form_of
+from ..forms import (
+    DIRECT,
+    correlation_form,
+    form_of,
+    has_unit_axis,
+    image_nest,
+    weight_gradient_nest,
+)
 from . import build
 from .build import PARALLEL, REDUCTION, dim
 from .contraction import multiply
+from .direct import base_of_views, sums_of_products, view
 from .reduction import accumulator, rounded
 from .registry import lowers
 from .scalar import Scalar, convert
@@ -147,6 +155,8 @@ def correlate(
     ]  # type: ignore[operator]
     if form == "grouped":
         return _grouped(x, w, extents, strides, dilation, groups, dtype, wide)
+    if form == DIRECT:
+        return _added_up(x, w, [0] * len(window), extents, strides, dilation)  # type: ignore[arg-type]
     if form == "columns":
         met = list(_met_by_taps(x, window, extents, strides, dilation))
         depth = pymath.prod(build.static_shape(w)[:-1])
@@ -170,6 +180,30 @@ def _met_by_taps(
     for tap in itertools.product(*map(range, window)):
         start = [k * d for k, d in zip(tap, dilation, strict=True)]
         yield extract(x, [0, *start, 0], [n, *extents, c], [1, *strides, 1])
+
+
+def _added_up(
+    x: ir.Value,
+    w: ir.Value,
+    start: Sequence[int],
+    extents: Sequence[int],
+    strides: Sequence[int],
+    dilation: Sequence[int],
+) -> ir.Value:
+    """Correlation, from `start` on, as a sum over taps of what they meet, read where it lies, times
+    their matrices [C, O].
+    """
+    *window, channels, o = build.static_shape(w)
+    matrices = build.reshape(w, [pymath.prod(window), channels, o])
+    x, total = base_of_views(x), None
+    for number, tap in enumerate(itertools.product(*map(range, window))):
+        at = [a + k * d for a, k, d in zip(start, tap, dilation, strict=True)]
+        images, places = view(x, at, extents, strides)
+        matrix = extract(matrices, [number, 0, 0], [1, channels, o], [1, 1, 1])
+        nest = image_nest((*places, channels), o)
+        total = sums_of_products(images, build.reshape(matrix, [channels, o]), nest, total)
+    assert total is not None
+    return build.reshape(total, [build.static_shape(x)[0], *extents, o])
 
 
 def _images_times(x: ir.Value, kernel: ir.Value, dtype: np.dtype) -> ir.Value:
@@ -226,8 +260,8 @@ def conv_input_gradient(op: Any, g: ir.Value, w: ir.Value) -> ir.Value:
     last = op.channels_last
     g, w = images_last(g, last), kernel_last(w, last)
     window = build.static_shape(w)[:-2]
-    dtype = op.g.dtype
-    if form_of(op) == "phases":
+    dtype, form = op.g.dtype, form_of(op)
+    if form != "spread" and set(op.strides) != {1}:
         return images_back(_result(op, _by_phases(g, w, op, dtype)), last)
     g = _spread(g, op.strides)
     low, high = [], []
@@ -236,8 +270,11 @@ def conv_input_gradient(op: Any, g: ir.Value, w: ir.Value) -> ir.Value:
     ):
         low.append(d * (k - 1) - lo)
         high.append(n - m - low[-1] + d * (k - 1))
-    image, turned = pad_spatial(g, low, high), _turned(w, op.groups)
-    form = "grouped" if op.groups > 1 else correlation_form(window, dtype)
+    image, turned = pad_spatial(g, low, high), _turned(w, op.groups, list(map(range, window)))
+    if op.groups > 1:
+        form = "grouped"
+    elif form != DIRECT:
+        form = correlation_form(window, dtype)
     dx = correlate(image, turned, [1] * len(window), op.dilation, op.groups, dtype, form)
     return images_back(_result(op, dx), last)
 
@@ -254,24 +291,29 @@ def _spread(g: ir.Value, strides: Sequence[int]) -> ir.Value:
     return build.reshape(spread, [n, *(m * s for m, s in zip(spatial, strides, strict=True)), c])  # type: ignore[operator]
 
 
-def _turned(w: ir.Value, groups: int) -> ir.Value:
-    """The kernel of the input gradient: (*window, O / groups, C), turned round, input and output
-    channels exchanged.
+def _turned(w: ir.Value, groups: int, taps: Sequence[range]) -> ir.Value:
+    """The kernel of the input gradient: of the taps given by axis (*taps, O / groups, C), turned
+    round, input and output channels exchanged.
     """
-    *window, per_group, channels = build.static_shape(w)
+    *_, per_group, channels = build.static_shape(w)
     outputs = channels // groups
-    rank = len(window)
-    out = build.empty([*window, outputs, groups, per_group], build.element_of(w))
+    rank = len(taps)
+    out = build.empty([*map(len, taps), outputs, groups, per_group], build.element_of(w))
     w = build.read_at(w)
 
     def body(_: ir.Value) -> list[ir.Value]:
-        taps = [arith.subi(build.index(k - 1), build.loop_index(i)) for i, k in enumerate(window)]
+        at = [_place(t[::-1], build.loop_index(i)) for i, t in enumerate(taps)]
         o, group, c = (build.loop_index(rank + i) for i in range(3))
         channel = arith.addi(arith.muli(group, build.index(outputs)), o)
-        return [tensor.extract(w, [*taps, c, channel])]
+        return [tensor.extract(w, [*at, c, channel])]
 
     turned = build.generic([], [(out, list(range(rank + 3)))], [PARALLEL] * (rank + 3), body)[0]
-    return build.reshape(turned, [*window, outputs, groups * per_group])
+    return build.reshape(turned, [*map(len, taps), outputs, groups * per_group])
+
+
+def _place(values: range, i: ir.Value) -> ir.Value:
+    """`values[i]`."""
+    return arith.addi(build.index(values.start), arith.muli(build.index(values.step), i))
 
 
 def _by_phases(g: ir.Value, w: ir.Value, op: Any, dtype: np.dtype) -> ir.Value:
@@ -279,8 +321,8 @@ def _by_phases(g: ir.Value, w: ir.Value, op: Any, dtype: np.dtype) -> ir.Value:
     r = (o + low) mod s: dx[s u + o] = sum over j of g[u + first - j] w[r + s j], with
     first = (o + low) div s.
 
-    For each o the elements of g are columns of one matrix, multiplied by those taps; the results
-    are interleaved.
+    Each is a convolution of g with those taps of the kernel turned round; the results are
+    interleaved.
     """
     window, strides = build.static_shape(w)[:-2], op.strides
     n, *spatial, o = build.shape_of(g)
@@ -291,32 +333,28 @@ def _by_phases(g: ir.Value, w: ir.Value, op: Any, dtype: np.dtype) -> ir.Value:
     before = [max(0, j - lo // s) for j, lo, s in zip(furthest, op.low, strides, strict=True)]
     after = [max(0, e - m) for e, m in zip(last, spatial, strict=True)]  # type: ignore[operator]
     padded_g = pad_spatial(g, before, after)
-    swapped = permuted(w, [*range(rank), rank + 1, rank])
     one = [1] * (rank + 2)
-    phases = []
+    phases: list[ir.Value | None] = []
     for remainder in itertools.product(*map(range, strides)):
         shifted = [r + lo for r, lo in zip(remainder, op.low, strict=True)]
-        places = [[*range(x % s, k, s)] for x, s, k in zip(shifted, strides, window, strict=True)]
-        columns, kernels = [], []
-        for tap in itertools.product(*places):
-            start = [
-                x // s - k // s + b
-                for x, s, k, b in zip(shifted, strides, tap, before, strict=True)
-            ]
-            columns.append(extract(padded_g, [0, *start, 0], [n, *count, o], one))
-            kernel = extract(swapped, [*tap, 0, 0], [*[1] * rank, o, c_in], one)
-            kernels.append(build.reshape(kernel, [o, c_in]))
-        phases.append(_phase(columns, kernels, dtype) if columns else None)
+        taps = [range(x % s, k, s) for x, s, k in zip(shifted, strides, window, strict=True)]
+        if not all(taps):
+            phases.append(None)
+            continue
+        start = [
+            x // s - t[-1] // s + b
+            for x, s, t, b in zip(shifted, strides, taps, before, strict=True)
+        ]
+        kept = [c + len(t) - 1 for c, t in zip(count, taps, strict=True)]
+        kernel, ones = _turned(w, 1, taps), [1] * rank
+        form = "columns" if form_of(op) != DIRECT else "named"
+        if form == "named" and has_unit_axis([len(t) for t in taps]):
+            phases.append(_added_up(padded_g, kernel, start, count, ones, ones))  # type: ignore[arg-type]
+        else:
+            met = extract(padded_g, [0, *start, 0], [n, *kept, o], one)
+            phases.append(correlate(met, kernel, ones, ones, 1, dtype, form))
     element = build.element_type(accumulator(dtype))
     return _interleaved(phases, [n, *count, c_in], element, op)
-
-
-def _phase(columns: Sequence[ir.Value], kernels: Sequence[ir.Value], dtype: np.dtype) -> ir.Value:
-    """The images joined along channels, times the kernels joined along rows."""
-    depth = sum(build.static_shape(c)[-1] for c in columns)
-    channels = build.static_shape(kernels[0])[-1]
-    kind = build.tensor_type([depth, channels], build.element_of(kernels[0]))
-    return _columns_times(columns, joined(kernels, 0, kind), dtype)
 
 
 def _columns_times(columns: Sequence[ir.Value], rows: ir.Value, dtype: np.dtype) -> ir.Value:
@@ -409,7 +447,8 @@ def conv_weight_gradient(op: Any, x: ir.Value, g: ir.Value) -> ir.Value:
     x, g = images_last(x, last), images_last(g, last)
     x = _padded_anew(x, build.shape_of(g)[1:-1], op.low, op.high)
     x = only_windows(x, op.window, op.strides, op.dilation)
-    by_form = {"taps": _tap_by_tap, "gathered": _gathered, "columns": _by_columns}[form_of(op)]
+    forms = {"taps": _tap_by_tap, DIRECT: _direct, "gathered": _gathered, "columns": _by_columns}
+    by_form = forms[form_of(op)]
     return kernel_back(_result(op, by_form(x, g, op, op.x.dtype)), last)
 
 
@@ -447,6 +486,20 @@ def _tap_by_tap(x: ir.Value, g: ir.Value, op: Any, dtype: np.dtype) -> ir.Value:
         build.tensor_type([len(products), channels // groups, o], build.element_type(wide)),
     )
     return build.reshape(whole, [*op.window, channels // groups, o])
+
+
+def _direct(x: ir.Value, g: ir.Value, op: Any, dtype: np.dtype) -> ir.Value:
+    """Tap by tap, each a sum over output places that reads the images in place."""
+    *_, o = build.static_shape(g)
+    extents, channels = build.static_shape(g)[1:-1], build.static_shape(x)[-1]
+    x, sums = base_of_views(x), []
+    for tap in itertools.product(*map(range, op.window)):
+        start = [k * d for k, d in zip(tap, op.dilation, strict=True)]
+        met, places = view(x, start, extents, op.strides)
+        nest = weight_gradient_nest((*places, channels), (*places, o))
+        sums.append(build.reshape(sums_of_products(met, g, nest), [1, channels, o]))
+    kind = build.tensor_type([len(sums), channels, o], build.element_of(sums[0]))
+    return build.reshape(joined(sums, 0, kind), [*op.window, channels, o])
 
 
 def _group_matrix(x: ir.Value, rows: build.Extent, groups: int, channels: Any) -> ir.Value:
