@@ -26,7 +26,8 @@ from ..dialect.mlir import ir
 from ..dialect.nn import SoftmaxOp
 from ..dialect.norm import NormalizeOp
 from ..dialect.types import bfloat16, is_float
-from .blocks import Nest, block_of, is_fast
+from .blocks import Nest, block_of
+from .direct_plan import plan_of
 from .passes import failure
 
 ATTRIBUTE = "gradopt.form"
@@ -48,13 +49,6 @@ class Forms:
 
 # --- products -------------------------------------------------------------------------------------
 
-PAGE, PANEL_WIDTH, SHARED = 1024, 64, 4
-"""Columns of a right side that is copied into panels of so many, if so many products read it:
-32x256 times 256x1024, 32 times 0.101 each, in panels 0.074.
-"""
-MOVED = 1 << 18
-"""Most elements of a right side whose axes are moved first, so that columns lie side by side."""
-
 
 def product_form(extents: Sequence[Any], dtype: np.dtype) -> str:
     """The form of a product with these (rows, columns, depth), None or a value where unknown.
@@ -70,38 +64,6 @@ def has_kernel(dtype: np.dtype) -> bool:
     return is_float(dtype) or dtype.kind == "i"
 
 
-def product_nest(op: Any) -> tuple[Nest, list[int]] | None:
-    """The loops of a product, and the order of rhs's axes that they are for: one with its columns
-    side by side. None where an extent is unknown.
-    """
-    lhs, rhs = op.operand_specs()
-    if None in lhs.shape or None in rhs.shape:
-        return None
-    lhs_free = free_axes(lhs.rank, op.lhs_batch, op.lhs_contract)
-    rhs_free = free_axes(rhs.rank, op.rhs_batch, op.rhs_contract)
-    left, right = {}, {}  # loops of the axes
-    for l_axis, r_axis in (
-        *zip(op.lhs_batch, op.rhs_batch, strict=True),
-        *zip(op.lhs_contract, op.rhs_contract, strict=True),
-    ):
-        left[l_axis] = right[r_axis] = len(left)
-    left |= {axis: len(left) + i for i, axis in enumerate(lhs_free)}
-    right |= {axis: len(left) + i for i, axis in enumerate(rhs_free)}
-    order = list(range(rhs.rank))
-    if order and order[-1] not in rhs_free:
-        order = [*op.rhs_batch, *op.rhs_contract, *rhs_free]
-    sizes = {loop: lhs.shape[a] for a, loop in left.items()}
-    sizes |= {loop: rhs.shape[a] for a, loop in right.items()}
-    out = [*(left[a] for a in (*op.lhs_batch, *lhs_free)), *(right[a] for a in rhs_free)]
-    nest = Nest(
-        tuple(sizes[i] for i in range(len(sizes))),  # type: ignore[misc]
-        tuple(left[a] for a in range(lhs.rank)),
-        tuple(right[a] for a in order),
-        tuple(out),
-    )
-    return nest, order
-
-
 def has_block(nest: Nest, dtype: np.dtype, are_views: bool = False) -> bool:
     """Whether a nest can be computed in blocks."""
     is_known = dtype in (np.float32, np.float64) and nest.products > 0
@@ -110,19 +72,13 @@ def has_block(nest: Nest, dtype: np.dtype, are_views: bool = False) -> bool:
 
 def _product_forms(op: Any) -> list[str]:
     dtype = op.operand_specs()[0].dtype
-    found = product_nest(op)
-    direct = [DIRECT] if found and not op.precision and has_block(found[0], dtype) else []
+    direct = [DIRECT] if plan_of(op) else []
     return [*(["named"] if has_kernel(dtype) else []), "generic", *direct]
 
 
 def _product_rule(op: Any, wide: bool) -> str:
-    if wide and DIRECT in _product_forms(op):
-        found = product_nest(op)
-        assert found is not None
-        nest, order = found
-        is_large = order != sorted(order) and math.prod(nest.shapes[1]) > MOVED
-        if is_fast(nest.simplified()) and not is_large:
-            return DIRECT
+    if wide and (plan := plan_of(op)) and plan.is_fast:
+        return DIRECT
     lhs, rhs = op.operand_specs()
     rows, columns = (
         free_axes(spec.rank, batch, contract)
@@ -133,19 +89,6 @@ def _product_rule(op: Any, wide: bool) -> str:
     )
     sides = [(lhs, rows), (rhs, columns), (lhs, op.lhs_contract)]
     return product_form([_product([s.shape[a] for a in axes]) for s, axes in sides], lhs.dtype)
-
-
-def panel_width(op: Any, nest: Nest) -> int:
-    """The columns of a panel, where the right side of a product is to be copied into panels first;
-    0 where not: several products share it, as the steps of a recurrence do, and its rows are as
-    long as a page, so that each step of a sum would look for another.
-    """
-    columns = nest.extents[nest.out[-1]] if nest.out else 0
-    if columns < PAGE or columns % PANEL_WIDTH:
-        return 0
-    users = [use.owner for use in op.operation.operands[1].uses if use.operand_number == 1]
-    same = [u for u in users if isinstance(u, DotGeneralOp) and u.rhs_contract == op.rhs_contract]
-    return PANEL_WIDTH if len(same) >= SHARED else 0
 
 
 def _product(extents: Sequence[int | None]) -> int | None:

@@ -54,11 +54,14 @@ def to_linalg(module: ir.Module, *, float64: bool = True) -> None:
                 FunctionLowering(functions[name]).run()
     for name in bodies:
         functions[name].operation.erase()
+    clean = passmanager.PassManager.parse(
+        "builtin.module(resolve-shaped-type-result-dims,canonicalize,cse)"
+    )
+    clean.run(module.operation)
     keep_loops(module)
     for _ in range(2):  # extents of results become extents of inputs, through IREE's ops too
-        clean = "builtin.module(resolve-shaped-type-result-dims,canonicalize,cse)"
-        passmanager.PassManager.parse(clean).run(module.operation)
         module.operation.walk(_look_through_barriers)
+        clean.run(module.operation)
 
 
 def _check_places(module: ir.Module) -> None:

@@ -14,7 +14,8 @@ import numpy as np
 
 from ...dialect.contraction import DotGeneralOp, free_axes
 from ...dialect.mlir import DYNAMIC, ir
-from ..forms import DIRECT, form_of, panel_width, product_form, product_nest
+from ..direct_plan import plan_of
+from ..forms import DIRECT, form_of, product_form
 from . import build
 from .build import PARALLEL, REDUCTION, Extent
 from .direct import sums_of_products
@@ -54,17 +55,24 @@ def dot_general(op: Any, lhs: ir.Value, rhs: ir.Value) -> ir.Value:
 
 
 def _directly(op: Any, lhs: ir.Value, rhs: ir.Value) -> ir.Value:
-    found = product_nest(op)
-    assert found is not None
-    nest, order = found
-    rhs = permuted(rhs, order)
-    if not (width := panel_width(op, nest)):
-        return sums_of_products(lhs, rhs, nest)
-    *rows, columns = build.static_shape(rhs)
-    split = build.reshape(rhs, [*rows, columns // width, width])
-    last = len(rows)
-    panels = permuted(split, [last, *range(last), last + 1])
-    return build.reshape(sums_of_products(lhs, panels, nest.in_panels(width)), nest.shapes[2])
+    plan = plan_of(op)
+    assert plan is not None, op
+    nest = plan.nest
+    first, second = (rhs, lhs) if plan.is_swapped else (lhs, rhs)
+    second = permuted(second, plan.order)
+    if plan.panel:
+        *rows, columns = build.static_shape(second)
+        split = build.reshape(second, [*rows, columns // plan.panel, plan.panel])
+        second = permuted(split, [len(rows), *range(len(rows)), len(rows) + 1])
+        y = sums_of_products(first, second, nest.in_panels(plan.panel))
+        y = build.reshape(y, nest.shapes[2])
+    else:
+        y = sums_of_products(first, second, nest)
+    if not plan.is_swapped:
+        return y
+    batch, rank = len(op.lhs_batch), len(nest.out)
+    rows = rank - (build.rank_of(lhs) - batch - len(op.lhs_contract))
+    return permuted(y, [*range(batch), *range(rows, rank), *range(batch, rows)])
 
 
 def as_matrix(

@@ -15,6 +15,7 @@ from .build import PARALLEL, REDUCTION
 
 COMPILATION = "compilation_info"
 """IREE's attribute of ops that say themselves how they are compiled."""
+EMPTY = "tensor.empty"
 MADE_HERE = ("linalg.generic", "linalg.transpose")
 
 
@@ -100,18 +101,63 @@ def keep_loops(module: ir.Module) -> None:
     """Keep IREE from taking what follows the sums into their loops, other than elementwise ops at
     the same places: it would change the loops, and what the sums say of them with that.
     """
+    found: list[ir.Operation] = []
 
     def look(op: ir.Operation) -> ir.WalkResult:
         if COMPILATION in op.attributes:
-            others = [use for use in op.results[0].uses if not _may_be_fused(use)]
-            if others:
-                with ir.InsertionPoint.after(op), op.location:
-                    kept = build.fusion_barrier(op.results[0])
-                for use in others:
-                    use.owner.operands[use.operand_number] = kept
+            found.append(op)
         return ir.WalkResult.ADVANCE
 
     module.operation.walk(look)
+    for op in found:
+        _reshape_later(op.results[0])
+        others = [use for use in op.results[0].uses if not _may_be_fused(use)]
+        if others:
+            with ir.InsertionPoint.after(op), op.location:
+                kept = build.fusion_barrier(op.results[0])
+            for use in others:
+                use.owner.operands[use.operand_number] = kept
+
+
+def _reshape_later(sums: ir.Value) -> None:
+    """Do an elementwise op on sums in another shape in theirs, and reshape its result."""
+    users = [use.owner.operation for use in sums.uses]
+    if len(users) != 1 or users[0].name not in build.RESHAPES:
+        return
+    reshaped = users[0].results[0]
+    readers = [use.owner.operation for use in reshaped.uses]
+    if len(readers) != 1 or not _is_same_everywhere(readers[0]):
+        return
+    (reader,) = readers
+    shape = build.static_shape(sums)
+    with ir.InsertionPoint(reader), reader.location:
+        operands = [
+            sums if v == reshaped else build.reshape(v, shape) for v in list(reader.operands)[:-1]
+        ]
+        new = reader.clone()
+        element = build.element_of(reader.results[0])
+        new.operands[len(operands)] = build.empty(shape, element)
+        new.move_before(reader)
+        new.results[0].set_type(build.tensor_type(shape, element))
+        rank = len(shape)
+        maps = [ir.AffineMapAttr.get(ir.AffineMap.get_identity(rank))] * len(new.operands)
+        new.attributes["indexing_maps"] = ir.ArrayAttr.get(maps)
+        kind = ir.Attribute.parse("#linalg.iterator_type<parallel>")
+        new.attributes["iterator_types"] = ir.ArrayAttr.get([kind] * rank)
+        for i, operand in enumerate(operands):
+            new.operands[i] = operand
+        old = build.reshape(new.results[0], build.static_shape(reader.results[0]))
+    reader.results[0].replace_all_uses_with(old)
+    reader.erase()
+
+
+def _is_same_everywhere(op: ir.Operation) -> bool:
+    """Whether an op computes each element of its one result from those at the same place."""
+    if not build.is_elementwise(op) or len(op.results) != 1:
+        return False
+    inside = [o.operation.name for o in op.regions[0].blocks[0].operations]
+    is_placed = "linalg.index" in inside or op.operands[len(op.operands) - 1].owner.name != EMPTY
+    return not is_placed and all(map(build.is_identity, build.indexing_maps(op)))
 
 
 def _may_be_fused(use: ir.OpOperand) -> bool:
