@@ -99,6 +99,40 @@ def test_options_choose_for_kinds_and_groups() -> None:
     assert text.index('"split-64"') < text.index('"split-256"')
 
 
+@pytest.mark.parametrize(
+    ("fn", "shapes", "count"),
+    [
+        (lambda a, b: a @ b, ((128, 64), (64, 256)), 1),
+        (lambda a, b: a @ b.T, ((128, 64), (256, 64)), 1),
+        (lambda a, b: a @ b, ((128, 64), (64, 1)), 0),
+        (lambda a, b: a @ b, ((128, 4096), (4096, 4096)), 0),
+        (lambda a, b: a @ b, ((16, 4096), (4096, 4096)), 1),
+        (lambda a, b: a.astype("bfloat16") @ b.astype("bfloat16"), ((16, 16), (16, 16)), 0),
+        (lambda a, b: go.conv(a, b), ((2, 8, 8, 16), (1, 3, 16, 16)), 1),
+        (lambda a, b: go.conv(a, b), ((2, 8, 8, 16), (3, 3, 16, 16)), 0),
+    ],
+)
+def test_direct_forms_are_for_wide_vectors(
+    fn: Callable[..., Any], shapes: tuple[tuple[int, ...], ...], count: int
+) -> None:
+    wide = shown(fn, *shapes, options="{wide-vectors=true}")
+    assert wide.count('gradopt.form = "direct"') == count
+    assert "direct" not in shown(fn, *shapes)
+
+
+def test_targets_with_wide_vectors() -> None:
+    wide = [n for n in ("x86-64-v3", "x86-64-v4", "znver4", "aarch64") if is_wide(f"cpu:{n}")]
+    assert wide == ["x86-64-v4", "znver4"]
+    assert not is_wide("vulkan")
+    assert not is_wide("cuda")
+    assert "wide-vectors=true" in pipeline.stages(target("cpu:znver4"))["linalg"]
+    assert "wide-vectors" not in pipeline.stages(target("cpu:haswell"))["linalg"]
+
+
+def is_wide(name: str) -> bool:
+    return target(name).wide_vectors
+
+
 def test_an_attribute_wins() -> None:
     text = """
     func.func @f(%x: tensor<4096x4xf32>) -> tensor<4xf32> {

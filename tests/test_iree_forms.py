@@ -69,6 +69,14 @@ def steps(x: Any, w: Any, v: Any) -> Any:
     return x @ v
 
 
+def gates(x: Any, w: Any, b: Any) -> Any:
+    """Sums in panels, added to in another shape, and split."""
+    for i in range(4):
+        z = (x @ w + b[i]).reshape(8, 4, 256)
+        x = go.tanh(z[:, 0, :16]) * z[:, 3, :16] + x
+    return x, z
+
+
 def block(x: Any, w: Any, small: Any) -> Any:
     y = go.relu(go.conv(x, w, padding=1))
     return go.relu(go.conv(y, w, padding=1, strides=2) + go.conv(x, small, strides=2)).sum()
@@ -86,6 +94,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
     "sums": (lambda x, w: (x @ w).sum(axis=0), ((8, 16), (16, 32))),
     "pieces": (lambda x, w: (x @ w)[:, 16:] * 2, ((8, 16), (16, 32))),
     "steps": (steps, ((8, 16), (16, 1024), (16, 1024))),
+    "gates": (gates, ((8, 16), (16, 1024), (4, 8, 1024))),
     "attention": (attention, ((2, 16, 3, 16),) * 3),
     "its gradient": (go.grad(lambda *x: attention(*x).sum(), (0, 1, 2)), ((2, 16, 3, 16),) * 3),
     "gradient": (
