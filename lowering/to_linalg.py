@@ -53,12 +53,14 @@ def to_linalg(module: ir.Module, *, float64: bool = True) -> None:
             if not functions[name].is_external:
                 FunctionLowering(functions[name]).run()
     for name in bodies:
-        functions[name].operation.erase()
+        functions.pop(name).operation.erase()
     clean = passmanager.PassManager.parse(
         "builtin.module(resolve-shaped-type-result-dims,canonicalize,cse)"
     )
     clean.run(module.operation)
-    keep_loops(module)
+    for function in functions.values():
+        if not function.is_external:
+            keep_loops(function)
     for _ in range(2):  # extents of results become extents of inputs, through IREE's ops too
         module.operation.walk(_look_through_barriers)
         clean.run(module.operation)

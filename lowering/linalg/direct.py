@@ -6,16 +6,18 @@ added to the sum, which the compiler makes one instruction of: IREE 3.13 would t
 for a contraction, and unroll that into scalars where it has more loops than three.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from ...dialect.mlir import arith, ir, math, tensor
+from ...dialect.mlir import arith, func, ir, math, tensor
 from ..blocks import Block, Nest, block_of
+from ..marks import DONATED
+from ..passes import operations
 from . import build
 from .build import PARALLEL, REDUCTION
+from .reshape_later import reshape_later
 
 COMPILATION = "compilation_info"
 """IREE's attribute of ops that say themselves how they are compiled."""
-EMPTY = "tensor.empty"
 MADE_HERE = ("linalg.generic", "linalg.transpose")
 
 
@@ -97,20 +99,18 @@ def _operand(x: ir.Value, shape: Sequence[int]) -> ir.Value:
     return build.fusion_barrier(reshaped) if is_made or reshaped != x else x
 
 
-def keep_loops(module: ir.Module) -> None:
+def keep_loops(function: func.FuncOp) -> None:
     """Keep IREE from taking what follows the sums into their loops, other than elementwise ops at
     the same places: it would change the loops, and what the sums say of them with that.
+
+    Updates of donated arguments are kept apart, too. What IREE makes of an elementwise op alone may
+    overwrite the old value (runtime/compile_arena.py); with the sums the new one would need memory
+    of its own.
     """
-    found: list[ir.Operation] = []
-
-    def look(op: ir.Operation) -> ir.WalkResult:
-        if COMPILATION in op.attributes:
-            found.append(op)
-        return ir.WalkResult.ADVANCE
-
-    module.operation.walk(look)
-    for op in found:
-        _reshape_later(op.results[0])
+    donated = donated_arguments(function)
+    for op in [op for op in operations(function) if COMPILATION in op.attributes]:
+        reshape_later(op.results[0])
+        _keep_updates(op.results[0], donated)
         others = [use for use in op.results[0].uses if not _may_be_fused(use)]
         if others:
             with ir.InsertionPoint.after(op), op.location:
@@ -119,45 +119,31 @@ def keep_loops(module: ir.Module) -> None:
                 use.owner.operands[use.operand_number] = kept
 
 
-def _reshape_later(sums: ir.Value) -> None:
-    """Do an elementwise op on sums in another shape in theirs, and reshape its result."""
-    users = [use.owner.operation for use in sums.uses]
-    if len(users) != 1 or users[0].name not in build.RESHAPES:
-        return
-    reshaped = users[0].results[0]
-    readers = [use.owner.operation for use in reshaped.uses]
-    if len(readers) != 1 or not _is_same_everywhere(readers[0]):
-        return
-    (reader,) = readers
-    shape = build.static_shape(sums)
-    with ir.InsertionPoint(reader), reader.location:
-        operands = [
-            sums if v == reshaped else build.reshape(v, shape) for v in list(reader.operands)[:-1]
-        ]
-        new = reader.clone()
-        element = build.element_of(reader.results[0])
-        new.operands[len(operands)] = build.empty(shape, element)
-        new.move_before(reader)
-        new.results[0].set_type(build.tensor_type(shape, element))
-        rank = len(shape)
-        maps = [ir.AffineMapAttr.get(ir.AffineMap.get_identity(rank))] * len(new.operands)
-        new.attributes["indexing_maps"] = ir.ArrayAttr.get(maps)
-        kind = ir.Attribute.parse("#linalg.iterator_type<parallel>")
-        new.attributes["iterator_types"] = ir.ArrayAttr.get([kind] * rank)
-        for i, operand in enumerate(operands):
-            new.operands[i] = operand
-        old = build.reshape(new.results[0], build.static_shape(reader.results[0]))
-    reader.results[0].replace_all_uses_with(old)
-    reader.erase()
+def donated_arguments(function: func.FuncOp) -> set[ir.Value]:
+    """The arguments whose storage a result takes over."""
+    attributes = function.arg_attrs if "arg_attrs" in function.attributes else []
+    arguments = function.entry_block.arguments
+    return {a for a, about in zip(arguments, attributes, strict=False) if DONATED in about}
 
 
-def _is_same_everywhere(op: ir.Operation) -> bool:
-    """Whether an op computes each element of its one result from those at the same place."""
-    if not build.is_elementwise(op) or len(op.results) != 1:
-        return False
-    inside = [o.operation.name for o in op.regions[0].blocks[0].operations]
-    is_placed = "linalg.index" in inside or op.operands[len(op.operands) - 1].owner.name != EMPTY
-    return not is_placed and all(map(build.is_identity, build.indexing_maps(op)))
+def _keep_updates(sums: ir.Value, donated: set[ir.Value]) -> None:
+    """Keep elementwise ops that read donated arguments from being done together with the sums."""
+    for use in list(sums.uses):
+        user = use.owner.operation
+        if user.name in (*build.RESHAPES, "linalg.transpose"):
+            _keep_updates(user.results[0], donated)
+        elif build.is_elementwise(user) and donated & set(_read_in_place(user)):
+            with ir.InsertionPoint(user), user.location:
+                user.operands[use.operand_number] = build.fusion_barrier(sums)
+
+
+def _read_in_place(op: ir.Operation) -> Iterator[ir.Value]:
+    """What an elementwise op reads, each element for that of the result, before any reshape."""
+    for value, read in zip(op.operands, build.indexing_maps(op), strict=True):
+        if build.is_identity(read):
+            while not isinstance(value.owner, ir.Block) and value.owner.name in build.RESHAPES:
+                value = value.owner.operands[0]
+            yield value
 
 
 def _may_be_fused(use: ir.OpOperand) -> bool:
