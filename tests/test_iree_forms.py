@@ -93,6 +93,8 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
     "hidden": (hidden, ((8, 16), (16, 16), (16,))),
     "sums": (lambda x, w: (x @ w).sum(axis=0), ((8, 16), (16, 32))),
     "pieces": (lambda x, w: (x @ w)[:, 16:] * 2, ((8, 16), (16, 32))),
+    "of pieces": (lambda x, w: x[1:3] @ w[:, 16:], ((4, 8, 16), (16, 32))),
+    "of columns": (lambda x, w: x[:, 4:12] @ w[2:10], ((8, 16), (16, 32))),
     "steps": (steps, ((8, 16), (16, 1024), (16, 1024))),
     "gates": (gates, ((8, 16), (16, 1024), (4, 8, 1024))),
     "attention": (attention, ((2, 16, 3, 16),) * 3),

@@ -18,7 +18,7 @@ from ..direct_plan import plan_of
 from ..forms import DIRECT, form_of, product_form
 from . import build
 from .build import PARALLEL, REDUCTION, Extent
-from .direct import sums_of_products
+from .direct import TILED, sums_of_products
 from .reduction import accumulator, rounded
 from .registry import lowers
 from .scalar import Scalar, convert
@@ -136,12 +136,6 @@ def multiply(
     attributes = {"indexing_maps": ir.ArrayAttr.get(maps), TILED: ir.UnitAttr.get()}
     return build.named(name, operands, out, **attributes)
 
-
-TILED = "iree.opt.data_tiling"
-"""IREE's mark of products whose operands are to be packed into tiles. Where it finds one it looks
-for no more itself: it would take for products what only looks like one, the column sums of x * y
-(three times slower then) and the rows of a plain sum.
-"""
 
 TILE = 16
 """Rows that data tiling packs together, on the widest vectors."""

@@ -200,8 +200,9 @@ def _added_up(
         at = [a + k * d for a, k, d in zip(start, tap, dilation, strict=True)]
         images, places = view(x, at, extents, strides)
         matrix = extract(matrices, [number, 0, 0], [1, channels, o], [1, 1, 1])
+        matrix = build.reshape(matrix, [channels, o])
         nest = image_nest((*places, channels), o)
-        total = sums_of_products(images, build.reshape(matrix, [channels, o]), nest, total)
+        total = sums_of_products(images, matrix, nest, total, are_views=True)
     assert total is not None
     return build.reshape(total, [build.static_shape(x)[0], *extents, o])
 
@@ -497,7 +498,8 @@ def _direct(x: ir.Value, g: ir.Value, op: Any, dtype: np.dtype) -> ir.Value:
         start = [k * d for k, d in zip(tap, op.dilation, strict=True)]
         met, places = view(x, start, extents, op.strides)
         nest = weight_gradient_nest((*places, channels), (*places, o))
-        sums.append(build.reshape(sums_of_products(met, g, nest), [1, channels, o]))
+        total = sums_of_products(met, g, nest, are_views=True)
+        sums.append(build.reshape(total, [1, channels, o]))
     kind = build.tensor_type([len(sums), channels, o], build.element_of(sums[0]))
     return build.reshape(joined(sums, 0, kind), [*op.window, channels, o])
 
