@@ -18,7 +18,7 @@ from ..direct_plan import plan_of
 from ..forms import DIRECT, form_of, product_form
 from . import build
 from .build import PARALLEL, REDUCTION, Extent
-from .direct import TILED, sums_of_products
+from .direct import TILED, no_sums, sums_of_products
 from .reduction import accumulator, rounded
 from .registry import lowers
 from .scalar import Scalar, convert
@@ -121,13 +121,13 @@ def multiply(
         build.extent(a, a_axes.index(rows)),
         build.extent(b, b_axes.index(columns)),
     ]
-    out = build.fill(0, shape, build.element_type(wide))
+    out = no_sums(shape, build.element_type(wide))
     extents = [shape[n], shape[n + 1], build.extent(a, a_axes.index(depth))]
     if any(isinstance(x, int) and x == 0 for x in [*extents, *shape]):
         return out
     out_axes = list(range(n + 2))
     if (form or product_form(extents, dtype)) == "generic":
-        return _by_generic(a, b, a_axes, b_axes, out, out_axes, dtype, wide)
+        return _by_generic(a, b, a_axes, b_axes, shape, dtype, wide)
     maps = [
         ir.AffineMapAttr.get(build.affine_map(n + 3, axes)) for axes in (a_axes, b_axes, out_axes)
     ]
@@ -182,16 +182,29 @@ def _by_generic(
     b: ir.Value,
     a_axes: list[int],
     b_axes: list[int],
-    out: ir.Value,
-    out_axes: list[int],
+    shape: list[Extent],
     dtype: np.dtype,
     wide: np.dtype,
 ) -> ir.Value:
-    """A product as rows of a plain sum."""
+    """A product as rows of a plain sum. Axes of one element are dropped here: IREE would do so, and
+    lose the mark of the zeros.
+    """
 
     def body(x: ir.Value, y: ir.Value, total: ir.Value) -> list[ir.Value]:
         left, right = convert(Scalar(x, dtype), wide), convert(Scalar(y, dtype), wide)
         return [(Scalar(total, wide) + left * right).value]
 
-    loops = [PARALLEL] * len(out_axes) + [REDUCTION]
-    return build.generic([(a, a_axes), (b, b_axes)], [(out, out_axes)], loops, body)[0]
+    sizes = dict(zip(a_axes, build.shape_of(a), strict=True))
+    sizes |= dict(zip(b_axes, build.shape_of(b), strict=True))
+    loops = [i for i in sorted(sizes) if sizes[i] != 1]
+
+    def without_ones(x: ir.Value, axes: list[int]) -> tuple[ir.Value, list[int]]:
+        kept = [i for i in axes if i in loops]
+        return build.reshape(x, [sizes[i] for i in kept]), [loops.index(i) for i in kept]
+
+    kept = [i for i in loops if i < len(shape)]
+    out = no_sums([sizes[i] for i in kept], build.element_type(wide))
+    inputs = [without_ones(a, a_axes), without_ones(b, b_axes)]
+    kinds = [PARALLEL if i in kept else REDUCTION for i in loops]
+    outputs = [(out, [loops.index(i) for i in kept])]
+    return build.reshape(build.generic(inputs, outputs, kinds, body)[0], shape)

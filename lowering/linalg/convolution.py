@@ -32,7 +32,7 @@ from ..forms import (
 from . import build
 from .build import PARALLEL, REDUCTION, dim
 from .contraction import multiply
-from .direct import base_of_views, sums_of_products, view
+from .direct import base_of_views, no_sums, sums_of_products, view
 from .reduction import accumulator, rounded
 from .registry import lowers
 from .scalar import Scalar, convert
@@ -161,7 +161,7 @@ def correlate(
         met = list(_met_by_taps(x, window, extents, strides, dilation))
         depth = pymath.prod(build.static_shape(w)[:-1])
         return _columns_times(met, build.reshape(w, [depth, channels]), dtype)
-    out = build.fill(0, [n, *extents, channels], build.element_type(wide))
+    out = no_sums([n, *extents, channels], build.element_type(wide))
     attributes = {"strides": _vector(strides), "dilations": _vector(dilation)}
     return build.named(NAMED[len(window)], [x, w], out, **attributes)
 

@@ -13,7 +13,7 @@ from ..blocks import Block, Nest, block_of
 from ..marks import DONATED
 from ..passes import operations
 from . import build
-from .build import PARALLEL, REDUCTION
+from .build import PARALLEL, REDUCTION, Extent
 from .reshape_later import reshape_later
 
 COMPILATION = "compilation_info"
@@ -43,9 +43,7 @@ def sums_of_products(
     *sides, sums = plain.shapes
     operands = [_operand(x, shape) for x, shape in zip((lhs, rhs), sides, strict=True)]
     if onto is None:
-        new = build.empty(sums, element)
-        new.owner.attributes[TILED] = ir.UnitAttr.get()
-        start = build.named("linalg.fill", [build.number(0, element)], new)
+        start = no_sums(sums, element)
     else:  # IREE would put both sums in one dispatch, and cannot compile two that say how
         start = build.fusion_barrier(build.reshape(onto, sums))
     minus_zero = build.number(-0.0, element)
@@ -60,6 +58,13 @@ def sums_of_products(
     (total,) = build.generic(inputs, [(start, plain.out)], loops, body)
     total.owner.attributes[COMPILATION] = _compilation(plain, block)
     return build.reshape(total, nest.shapes[2])
+
+
+def no_sums(shape: Sequence[Extent], element: ir.Type) -> ir.Value:
+    """Zeros for sums to start from, marked."""
+    new = build.empty(shape, element)
+    new.owner.attributes[TILED] = ir.UnitAttr.get()
+    return build.named("linalg.fill", [build.number(0, element)], new)
 
 
 def base_of_views(x: ir.Value) -> ir.Value:
