@@ -140,16 +140,21 @@ def test_sums_in_blocks_with_their_neighbours(
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
 
 
+def executables(text: str) -> str:
+    """What IREE's code generator gets for a module."""
+    flags = [*WIDE.flags, *WIDE.ladder[0].flags, "--compile-to=executable-sources"]
+    command = ["iree-compile", "-", *flags]
+    return subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout
+
+
 def loops_and_tiles(text: str) -> list[tuple[int, int]]:
     """Of the ops that say how they are compiled, as IREE's code generator gets them: how many loops
     they have, and for how many they speak.
     """
-    flags = [*WIDE.flags, *WIDE.ladder[0].flags, "--compile-to=executable-sources"]
-    command = ["iree-compile", "-", *flags]
-    run = subprocess.run(command, input=text, capture_output=True, text=True, check=True)
-    names = dict(re.findall(r"^(#\w+) = (.*)$", run.stdout, re.M))
+    text = executables(text)
+    names = dict(re.findall(r"^(#\w+) = (.*)$", text, re.M))
     found = []
-    for line in run.stdout.splitlines():
+    for line in text.splitlines():
         if "linalg.generic" in line and "compilation_info" in line:
             loops = re.findall(r"iterator_types = \[(.*?)\]", line)[0]
             about = line.partition("compilation_info")[2]
@@ -172,3 +177,19 @@ def test_their_loops_are_kept_in_all_cases() -> None:
         found = loops_and_tiles(text_of(case, "direct", "f"))
         assert found, case
         assert all(loops == tiles for loops, tiles in found), case
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x, y, w: (x[:1] @ w, y),
+        lambda x, y, w: (x @ w, y @ w[:, :1]),
+        lambda x, y, w: go.grad(lambda x, w: (go.relu(x[:1] @ w) * y[0, 0]).sum(), (0, 1))(x, w),
+    ],
+)
+def test_what_is_not_to_be_packed_is_not(fn: Callable[..., Any]) -> None:
+    """IREE packs a matrix that one row is multiplied by, unless it finds its mark somewhere."""
+    passes = ",".join(filter(None, pipeline.stages(WIDE).values()))
+    arrays = [f32(s).astype(np.float32) for s in ((32, 64), (32, 64), (64, 64))]
+    text = linalg_function(fn, "f", *arrays, passes=passes)
+    assert "encode" not in executables(text)
