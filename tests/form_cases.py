@@ -192,6 +192,9 @@ DIRECT_CASES = [
     _direct("3x3", "conv", _conv(), f32(2, 4, 6, 3), f32(3, 3, 3, 32)),
     _direct("1x1", "conv", _conv(0), f32(2, 4, 6, 5), f32(1, 1, 5, 16)),
     _direct("1x1, stride 2", "conv", _conv(0, strides=2), f32(2, 4, 12, 5), f32(1, 1, 5, 16)),
+    _direct(
+        "1x1, strides 2 and 1", "conv", _conv(0, strides=(2, 1)), f32(2, 8, 6, 5), f32(1, 1, 5, 16)
+    ),
     _direct("dilated", "conv", _conv(2, dilation=2), f32(1, 5, 6, 3), f32(3, 3, 3, 16)),
     _direct("1-D", "conv", _conv(1), f32(2, 8, 3), f32(3, 3, 16)),
     _direct("3-D", "conv", _conv(0), f32(1, 3, 4, 6, 2), f32(2, 1, 1, 2, 16)),
@@ -235,6 +238,22 @@ DIRECT_CASES = [
         _by_kernel((3, 3), stride=2),
         f32(2, 6, 5, 3),
         f32(2, 3, 3, 64),
+    ),
+    _direct(
+        "by kernel, strides 2 and 1",
+        "conv_weight_gradient",
+        lambda x, g: ConvWeightGradientOp.emit(
+            x, g, window=(2, 1), **_window(pad=(0, 0)) | {"strides": (2, 1)}
+        ),
+        f32(2, 8, 6, 8),
+        f32(2, 4, 6, 16),
+    ),
+    _direct(
+        "by kernel, wide padding",
+        "conv_weight_gradient",
+        _by_kernel((5, 3), pad=(2, 3)),
+        f32(2, 2, 3, 8),
+        f32(2, 2, 7, 16),
     ),
     _direct(
         "by kernel, 3x1",

@@ -32,7 +32,7 @@ from ..forms import (
 from . import build
 from .build import PARALLEL, REDUCTION, dim
 from .contraction import multiply
-from .direct import base_of_views, no_sums, sums_of_products, view
+from .direct import base_of_views, no_sums, sums_of_products, view, views
 from .reduction import accumulator, rounded
 from .registry import lowers
 from .scalar import Scalar, convert
@@ -444,12 +444,13 @@ def _interleaved(
 
 @lowers(ConvWeightGradientOp)
 def conv_weight_gradient(op: Any, x: ir.Value, g: ir.Value) -> ir.Value:
-    last = op.channels_last
+    last, form = op.channels_last, form_of(op)
     x, g = images_last(x, last), images_last(g, last)
+    if form == DIRECT and (met := _places_met(op, x, g)) is not None:
+        return kernel_back(_result(op, _direct(x, g, met, op)), last)
     x = _padded_anew(x, build.shape_of(g)[1:-1], op.low, op.high)
     x = only_windows(x, op.window, op.strides, op.dilation)
-    forms = {"taps": _tap_by_tap, DIRECT: _direct, "gathered": _gathered, "columns": _by_columns}
-    by_form = forms[form_of(op)]
+    by_form = {"gathered": _gathered, "columns": _by_columns}.get(form, _tap_by_tap)
     return kernel_back(_result(op, by_form(x, g, op, op.x.dtype)), last)
 
 
@@ -489,18 +490,49 @@ def _tap_by_tap(x: ir.Value, g: ir.Value, op: Any, dtype: np.dtype) -> ir.Value:
     return build.reshape(whole, [*op.window, channels // groups, o])
 
 
-def _direct(x: ir.Value, g: ir.Value, op: Any, dtype: np.dtype) -> ir.Value:
-    """Tap by tap, each a sum over output places that reads the images in place."""
-    *_, o = build.static_shape(g)
-    extents, channels = build.static_shape(g)[1:-1], build.static_shape(x)[-1]
-    x, sums = base_of_views(x), []
+Met = tuple[list[int], list[int], list[int]]
+"""Where in the images, and where in the result's gradient, the places of a tap start, and how many
+there are, by axis.
+"""
+
+
+def _places_met(op: Any, x: ir.Value, g: ir.Value) -> list[Met] | None:
+    """For each tap the output places at which it meets an element of the images, none of the
+    padding; None where that is a single place, whose product is no sum.
+    """
+    found = []
+    batch, *sizes, _ = build.static_shape(x)
+    outputs = build.static_shape(g)[1:-1]
+    axes = list(zip(sizes, outputs, op.strides, op.dilation, op.low, strict=True))
     for tap in itertools.product(*map(range, op.window)):
-        start = [k * d for k, d in zip(tap, op.dilation, strict=True)]
-        met, places = view(x, start, extents, op.strides)
+        ranges = []
+        for k, (size, output, s, d, low) in zip(tap, axes, strict=True):
+            shift = k * d - low  # place p meets p s + shift
+            first, last = max(0, -(shift // s)), min(output, (size - 1 - shift) // s + 1)
+            ranges.append((first * s + shift, first, max(0, last - first)))
+        met = tuple(map(list, zip(*ranges, strict=True)))
+        if batch * pymath.prod(met[2]) == 1:
+            return None
+        found.append(met)
+    return found
+
+
+def _direct(x: ir.Value, g: ir.Value, met: Sequence[Met], op: Any) -> ir.Value:
+    """Tap by tap, each a sum over output places, which reads the images in place; the padding has
+    no part in it.
+    """
+    channels, o = build.static_shape(x)[-1], build.static_shape(g)[-1]
+    element, ones = build.element_of(x), [1] * len(op.window)
+    x, g, sums = base_of_views(x), base_of_views(g), []
+    for at, output, extents in met:
+        if 0 in extents:
+            sums.append(build.fill(0, [1, channels, o], element))
+            continue
+        (images, grads), places = views([(x, at, op.strides), (g, output, ones)], extents)
         nest = weight_gradient_nest((*places, channels), (*places, o))
-        total = sums_of_products(met, g, nest, are_views=True)
+        total = sums_of_products(images, grads, nest, are_views=True)
         sums.append(build.reshape(total, [1, channels, o]))
-    kind = build.tensor_type([len(sums), channels, o], build.element_of(sums[0]))
+    kind = build.tensor_type([len(sums), channels, o], element)
     return build.reshape(joined(sums, 0, kind), [*op.window, channels, o])
 
 

@@ -74,29 +74,54 @@ def base_of_views(x: ir.Value) -> ir.Value:
     return x if isinstance(x.owner, ir.Block) else build.fusion_barrier(x)
 
 
+Axis = tuple[int, int, int, int]
+"""Of an axis of a view: the size of the whole, where it starts, its extent and its stride."""
+
+
 def view(
     x: ir.Value, start: Sequence[int], extents: Sequence[int], strides: Sequence[int]
 ) -> tuple[ir.Value, list[int]]:
     """`extents` places of images (N, *spatial, C), from `start` on, every stride-th: (*places, C),
-    and these places. What lies side by side is one axis, and there are none of one element: IREE
-    would make it so, and with that change the loops over it.
+    and these places, as `views` has them.
     """
-    n, *spatial, channels = build.static_shape(x)
-    axes = [(n, 0, n, 1)]  # size, start, extent, stride
-    for size, first, extent, stride in zip(spatial, start, extents, strides, strict=True):
-        whole, at, taken, step = axes[-1]
-        if extent == size and step == 1:
-            axes[-1] = whole * size, at * size, taken * size, 1
-        else:
-            axes.append((size, first, extent, stride))
+    (one,), places = views([(x, start, strides)], extents)
+    return one, places
+
+
+def views(
+    images: Sequence[tuple[ir.Value, Sequence[int], Sequence[int]]], extents: Sequence[int]
+) -> tuple[list[ir.Value], list[int]]:
+    """As many places of several images (N, *spatial, C), each from its start on by its strides:
+    (*places, C), and the places. What lies side by side in all is one axis, and there are none of
+    one element: IREE would make it so, and with that change the loops over it.
+    """
+    n = build.static_shape(images[0][0])[0]
+    axes: list[list[Axis]] = [[(n, 0, n, 1)] for _ in images]
+    for axis, extent in enumerate(extents):
+        sizes = [build.static_shape(x)[axis + 1] for x, _, _ in images]
+        is_whole = all(
+            size == extent and strides[axis] == 1 == found[-1][3]
+            for size, found, (_, _, strides) in zip(sizes, axes, images, strict=True)
+        )
+        for size, found, (_, start, strides) in zip(sizes, axes, images, strict=True):
+            whole, at, taken, _ = found[-1]
+            if is_whole:
+                found[-1] = whole * size, at * size, taken * size, 1
+            else:
+                found.append((size, start[axis], extent, strides[axis]))
+    places = [taken for _, _, taken, _ in axes[0] if taken != 1]
+    return [_piece(x, a, places) for (x, _, _), a in zip(images, axes, strict=True)], places
+
+
+def _piece(x: ir.Value, axes: Sequence[Axis], places: Sequence[int]) -> ir.Value:
     sizes, starts, taken, steps = zip(*axes, strict=True)
+    channels = build.static_shape(x)[-1]
     base = build.reshape(x, [*sizes, channels])
-    places = [m for m in taken if m != 1]
     if sizes == taken:
-        return build.reshape(base, [*places, channels]), places
+        return build.reshape(base, [*places, channels])
     kind = build.tensor_type([*places, channels], build.element_of(x))
     piece = [*starts, 0], [*taken, channels], [*steps, 1]
-    return tensor.ExtractSliceOp(kind, base, [], [], [], *map(list, piece)).result, places
+    return tensor.ExtractSliceOp(kind, base, [], [], [], *map(list, piece)).result
 
 
 def _operand(x: ir.Value, shape: Sequence[int]) -> ir.Value:
