@@ -103,7 +103,5 @@ def _shared(op: DotGeneralOp, side: int) -> int:
         return (one.rhs_batch, one.rhs_contract) if side else (one.lhs_batch, one.lhs_contract)
 
     operation: Any = op
-    users = [use.owner for use in operation.operation.operands[side].uses]
-    found = [u for u in users if isinstance(u, DotGeneralOp) and read(u) == read(op)]
-    same = operation.operation.operands[side]
-    return max(1, sum(u.operation.operands[side] == same for u in found))  # type: ignore[attr-defined]
+    users = [u.owner for u in operation.operation.operands[side].uses if u.operand_number == side]
+    return sum(isinstance(u, DotGeneralOp) and read(u) == read(op) for u in users)

@@ -335,6 +335,7 @@ def _by_phases(g: ir.Value, w: ir.Value, op: Any, dtype: np.dtype) -> ir.Value:
     after = [max(0, e - m) for e, m in zip(last, spatial, strict=True)]  # type: ignore[operator]
     padded_g = pad_spatial(g, before, after)
     one = [1] * (rank + 2)
+    form = "columns" if form_of(op) != DIRECT else "named"
     phases: list[ir.Value | None] = []
     for remainder in itertools.product(*map(range, strides)):
         shifted = [r + lo for r, lo in zip(remainder, op.low, strict=True)]
@@ -348,7 +349,6 @@ def _by_phases(g: ir.Value, w: ir.Value, op: Any, dtype: np.dtype) -> ir.Value:
         ]
         kept = [c + len(t) - 1 for c, t in zip(count, taps, strict=True)]
         kernel, ones = _turned(w, 1, taps), [1] * rank
-        form = "columns" if form_of(op) != DIRECT else "named"
         if form == "named" and has_unit_axis([len(t) for t in taps]):
             phases.append(_added_up(padded_g, kernel, start, count, ones, ones))  # type: ignore[arg-type]
         else:
