@@ -24,7 +24,7 @@ from ..dialect.logic import ConvertOp, SelectOp
 from ..dialect.mlir import ir, op_of, passmanager
 from ..dialect.reduction import Reduction
 from ..dialect.shape import BroadcastOp, ReshapeOp, TransposeOp
-from ..dialect.slicing import PadOp, ReverseOp, SliceOp, StackOp, UnstackOp, concat
+from ..dialect.slicing import ConcatOp, PadOp, ReverseOp, SliceOp, StackOp, UnstackOp, concat
 from .passes import gradopt_pass
 
 FOLD_LIMIT = 4096
@@ -429,6 +429,58 @@ def _add_products(op: Any) -> Any:
     if any(not _joinable(a, b, axis) for a, b, axis in sides):
         return None
     return DotGeneralOp.emit(*(concat([a, b], axis) for a, b, axis in sides), **attributes)
+
+
+@simplifies(DotGeneralOp)
+def _stacked_operand(op: Any) -> Any:
+    """[a1 a2] [b1 b2] = [a2 a1] [b2 b1], where b2, b1 is what a stack has in that order: a reshape
+    of it (sums in another order)
+
+    What an unstacked input's gradient consists of stands there already, for that gradient.
+    """
+    attributes = op.read_attributes()
+    contract = attributes["lhs_contract"], attributes["rhs_contract"]
+    if len(contract[0]) != 1 or attributes["lhs_batch"]:
+        return None
+    sides = (op.lhs, contract[0][0]), (op.rhs, contract[1][0])
+    parts = [_concatenated(x, axis) for x, axis in sides]
+    if len(parts[0]) == 1 or len(parts[0]) != len(parts[1]):
+        return None
+    for stacked in (0, 1):
+        (x, axis), (_, other_axis) = sides[stacked], sides[1 - stacked]
+        mine, others = parts[stacked], parts[1 - stacked]
+        if any(part.shape[other_axis] != mine[0].shape[axis] for part in others):
+            continue
+        if found := _stack_of([ir.Value(part) for part in mine], axis, op):
+            stack, order = found
+            new = [stack.y.reshape_to(x.shape), concat([others[i] for i in order], other_axis)]
+            return DotGeneralOp.emit(new[stacked], new[1 - stacked], **attributes)
+    return None
+
+
+def _concatenated(x: Any, axis: int) -> list[Any]:
+    """What concatenations along an axis made `x` of; itself alone where it is none."""
+    inner = defined_by(x, ConcatOp)
+    if not inner or inner.axis != axis:
+        return [x]
+    return [*_concatenated(inner.lhs, axis), *_concatenated(inner.rhs, axis)]
+
+
+def _stack_of(parts: list[ir.Value], axis: int, reader: Any) -> tuple[Any, list[int]] | None:
+    """An op that stacks `parts`, each once, before their reader from then on, and the order in
+    which it has them.
+    """
+    for use in parts[0].uses:
+        stack = use.owner.opview
+        if not isinstance(stack, StackOp) or stack.axis != axis:
+            continue
+        stacked = list(stack.operation.operands)
+        is_same = len({*stacked, *parts}) == len(stacked) == len(parts)
+        if is_same and stack.operation.block == reader.operation.block:
+            if not stack.operation.is_before_in_block(reader.operation):
+                stack.operation.move_before(reader.operation)
+            return stack, [parts.index(x) for x in stacked]
+    return None
 
 
 def _joinable(a: Any, b: Any, axis: int) -> bool:

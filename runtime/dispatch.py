@@ -29,13 +29,16 @@ further.
 class Pending:
     """The end of a call that was submitted."""
 
-    __slots__ = ("_semaphore", "fence", "keep", "name")
+    __slots__ = ("_has_succeeded", "_semaphore", "fence", "keep", "name")
 
     def __init__(self, device: Any, name: str) -> None:
         self._semaphore = device.create_semaphore(0)
         self.fence = iree.HalFence.create_at(self._semaphore, 1)
         self.name = name
         self.keep: Any = None  # what must live as long as the call runs
+        self._has_succeeded = (
+            False  # whether somebody has waited: the call's other results need not
+        )
 
     def is_done(self) -> bool:
         """True once the call has ended, be it with a failure."""
@@ -49,10 +52,13 @@ class Pending:
 
     def wait(self) -> None:
         """Wait for the end; DeviceError if the call failed."""
+        if self._has_succeeded:
+            return
         check_process()
         try:
             with Waiting():
                 self.fence.wait()
+            self._has_succeeded = True
         except RuntimeError as error:
             raise failed(self.name, error) from None
         finally:

@@ -94,6 +94,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
     "sums": (lambda x, w: (x @ w).sum(axis=0), ((8, 16), (16, 32))),
     "pieces": (lambda x, w: (x @ w)[:, 16:] * 2, ((8, 16), (16, 32))),
     "of pieces": (lambda x, w: x[1:3] @ w[:, 16:], ((4, 8, 16), (16, 32))),
+    "zeros": (lambda w, y: go.zeros((8, 16)) @ w + y, ((16, 32), (8, 32))),
     "of columns": (lambda x, w: x[:, 4:12] @ w[2:10], ((8, 16), (16, 32))),
     "steps": (steps, ((8, 16), (16, 1024), (16, 1024))),
     "gates": (gates, ((8, 16), (16, 1024), (4, 8, 1024))),
@@ -170,6 +171,13 @@ def test_their_loops_are_kept(name: str, texts: dict[str, str]) -> None:
     found = loops_and_tiles(texts[name])
     assert found
     assert all(loops == tiles for loops, tiles in found)
+
+
+def test_tensors_of_one_number_are_read(texts: dict[str, str]) -> None:
+    """The state that a recurrence starts from, where IREE would have the number in the loops."""
+    lines = executables(texts["zeros"]).splitlines()
+    (line,) = [one for one in lines if "linalg.generic" in one and "compilation_info" in one]
+    assert re.search(r"ins\(%\w+, %\w+ :", line)
 
 
 def test_their_loops_are_kept_in_all_cases() -> None:

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(
 
 def test_waits_displace_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread waits as SCHED_BATCH, and is what it was before after it, also where a wait fails;
-    one that has a policy of its own keeps it.
+    one that has a policy of its own keeps it. Who waits again after success waits for nothing.
     """
     seen = []
 
@@ -30,14 +30,21 @@ def test_waits_displace_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
         def query(self) -> int:
             return 1
 
-    pending = dispatch.Pending.__new__(dispatch.Pending)
-    pending.name, pending.fence, pending._semaphore = "f", Fence(), Semaphore()
-    pending.wait()
-    assert os.sched_getscheduler(0) == os.SCHED_OTHER
-    with pytest.raises(DeviceError, match="the device is gone"):
-        pending.wait()
-    assert os.sched_getscheduler(0) == os.SCHED_OTHER
-    assert seen == [os.SCHED_BATCH] * 2
+    def call() -> dispatch.Pending:
+        pending = dispatch.Pending.__new__(dispatch.Pending)
+        pending.name, pending.fence, pending._semaphore = "f", Fence(), Semaphore()
+        pending._has_succeeded = False
+        return pending
+
+    first, second = call(), call()
+    for _ in range(2):
+        first.wait()
+        assert os.sched_getscheduler(0) == os.SCHED_OTHER
+    for _ in range(2):
+        with pytest.raises(DeviceError, match="the device is gone"):
+            second.wait()
+        assert os.sched_getscheduler(0) == os.SCHED_OTHER
+    assert seen == [os.SCHED_BATCH] * 3
     monkeypatch.setattr(os, "sched_getscheduler", lambda _: os.SCHED_RR)
     with monkeypatch.context() as patch:
         patch.setattr(os, "sched_setscheduler", lambda *_: pytest.fail("the policy was changed"))

@@ -23,7 +23,7 @@ TILED = "iree.opt.data_tiling"
 another op, it looks for no more itself: it would take for products what only looks like one, the
 column sums of x * y (three times slower then) and the rows of a plain sum.
 """
-MADE_HERE = ("linalg.generic", "linalg.transpose")
+MADE_HERE = ("linalg.fill", "linalg.generic", "linalg.transpose")
 
 
 def sums_of_products(
@@ -126,11 +126,17 @@ def _piece(x: ir.Value, axes: Sequence[Axis], places: Sequence[int]) -> ir.Value
 
 def _operand(x: ir.Value, shape: Sequence[int]) -> ir.Value:
     """An operand in a shape, neither computed again for each block that reads it, nor its reshape
-    taken into the loops.
+    taken into the loops, nor one number in the place of a tensor filled with it: blocks of such
+    sums are four times as slow.
     """
     reshaped = build.reshape(x, shape)
-    is_made = not isinstance(x.owner, ir.Block) and x.owner.name in MADE_HERE
+    is_made = not isinstance(x.owner, ir.Block) and (x.owner.name in MADE_HERE or _is_splat(x))
     return build.fusion_barrier(reshaped) if is_made or reshaped != x else x
+
+
+def _is_splat(x: ir.Value) -> bool:
+    op = x.owner
+    return op.name == "arith.constant" and ir.DenseElementsAttr(op.attributes["value"]).is_splat
 
 
 def keep_loops(function: func.FuncOp) -> None:

@@ -9,6 +9,8 @@
 !t = tensor<100x4xf32>
 !i = tensor<3xi32>
 !u = tensor<3x4xf32>
+!m = tensor<2x3xf32>
+!n = tensor<2x4xf32>
 
 // --- transposed operands -------------------------------------------------------------------------
 
@@ -112,6 +114,63 @@ func.func @sum_of_other_products(%a: !a, %b: !b, %c: tensor<8x2x2xf32>, %d: tens
       : (tensor<8x2x2xf32>, tensor<2x2x9xf32>) -> !y
   %2 = "gradopt.add"(%0, %1) : (!y, !y) -> !y
   return %2 : !y
+}
+
+// What a stack has in another order is read there: products of a recurrence, summed up backwards,
+// and the gradient of what was unstacked for it.
+// CHECK-LABEL: func.func @stacked_products(
+// CHECK-SAME:    [[A:%[a-z0-9]+]]: tensor<2x3xf32>, [[B:%[a-z0-9]+]]: tensor<2x3xf32>, [[C:%[a-z0-9]+]]: tensor<2x3xf32>,
+// CHECK-SAME:    [[X:%[a-z0-9]+]]: tensor<2x4xf32>, [[Y:%[a-z0-9]+]]: tensor<2x4xf32>, [[Z:%[a-z0-9]+]]: tensor<2x4xf32>
+// CHECK-NEXT:    [[S:%[a-z0-9]+]] = "gradopt.stack"([[X]], [[Y]], [[Z]]) {axis = 0 : i64}
+// CHECK-NEXT:    [[R:%[a-z0-9]+]] = "gradopt.reshape"([[S]]) {shape = array<i64: 6, 4>}
+// CHECK-NEXT:    [[T:%[a-z0-9]+]] = "gradopt.stack"([[A]], [[B]], [[C]]) {axis = 0 : i64}
+// CHECK-NEXT:    [[L:%[a-z0-9]+]] = "gradopt.reshape"([[T]]) {shape = array<i64: 6, 3>}
+// CHECK-NEXT:    [[P:%[a-z0-9]+]] = "gradopt.dot_general"([[L]], [[R]])
+// CHECK-NEXT:    return [[S]], [[P]]
+func.func @stacked_products(%a: !m, %b: !m, %c: !m, %x: !n, %y: !n, %z: !n)
+    -> (tensor<3x2x4xf32>, tensor<3x4xf32>) {
+  %s = "gradopt.stack"(%x, %y, %z) {axis = 0 : i64} : (!n, !n, !n) -> tensor<3x2x4xf32>
+  %0 = "gradopt.concat"(%c, %b) {axis = 0 : i64} : (!m, !m) -> tensor<4x3xf32>
+  %1 = "gradopt.concat"(%0, %a) {axis = 0 : i64} : (tensor<4x3xf32>, !m) -> tensor<6x3xf32>
+  %2 = "gradopt.concat"(%z, %y) {axis = 0 : i64} : (!n, !n) -> tensor<4x4xf32>
+  %3 = "gradopt.concat"(%2, %x) {axis = 0 : i64} : (tensor<4x4xf32>, !n) -> tensor<6x4xf32>
+  %4 = "gradopt.dot_general"(%1, %3) {lhs_contract = array<i64: 0>, rhs_contract = array<i64: 0>}
+      : (tensor<6x3xf32>, tensor<6x4xf32>) -> tensor<3x4xf32>
+  return %s, %4 : tensor<3x2x4xf32>, tensor<3x4xf32>
+}
+
+// The left side is what is stacked, along its second axis, after the product.
+// CHECK-LABEL: func.func @stacked_left(
+// CHECK-SAME:    [[A:%[a-z0-9]+]]: tensor<2x3xf32>, [[B:%[a-z0-9]+]]: tensor<2x3xf32>,
+// CHECK-SAME:    [[X:%[a-z0-9]+]]: tensor<3x4xf32>, [[Y:%[a-z0-9]+]]: tensor<3x4xf32>
+// CHECK-NEXT:    [[S:%[a-z0-9]+]] = "gradopt.stack"([[B]], [[A]]) {axis = 1 : i64}
+// CHECK-NEXT:    [[L:%[a-z0-9]+]] = "gradopt.reshape"([[S]]) {shape = array<i64: 2, 6>}
+// CHECK-NEXT:    [[R:%[a-z0-9]+]] = "gradopt.concat"([[Y]], [[X]]) {axis = 0 : i64}
+// CHECK-NEXT:    "gradopt.dot_general"([[L]], [[R]])
+func.func @stacked_left(%a: !m, %b: !m, %x: tensor<3x4xf32>, %y: tensor<3x4xf32>)
+    -> (tensor<2x2x3xf32>, tensor<2x4xf32>) {
+  %0 = "gradopt.concat"(%a, %b) {axis = 1 : i64} : (!m, !m) -> tensor<2x6xf32>
+  %1 = "gradopt.concat"(%x, %y) {axis = 0 : i64}
+      : (tensor<3x4xf32>, tensor<3x4xf32>) -> tensor<6x4xf32>
+  %2 = "gradopt.dot_general"(%0, %1) {lhs_contract = array<i64: 1>, rhs_contract = array<i64: 0>}
+      : (tensor<2x6xf32>, tensor<6x4xf32>) -> tensor<2x4xf32>
+  %s = "gradopt.stack"(%b, %a) {axis = 1 : i64} : (!m, !m) -> tensor<2x2x3xf32>
+  return %s, %2 : tensor<2x2x3xf32>, tensor<2x4xf32>
+}
+
+// Stacked along another axis, or of more.
+// CHECK-LABEL: func.func @stacked_otherwise(
+// CHECK-COUNT-2: "gradopt.concat"
+// CHECK:         "gradopt.dot_general"
+func.func @stacked_otherwise(%a: !m, %b: !m, %x: !n, %y: !n)
+    -> (tensor<2x2x4xf32>, tensor<3x2x4xf32>, tensor<3x4xf32>) {
+  %s = "gradopt.stack"(%x, %y) {axis = 1 : i64} : (!n, !n) -> tensor<2x2x4xf32>
+  %t = "gradopt.stack"(%x, %y, %x) {axis = 0 : i64} : (!n, !n, !n) -> tensor<3x2x4xf32>
+  %0 = "gradopt.concat"(%a, %b) {axis = 0 : i64} : (!m, !m) -> tensor<4x3xf32>
+  %1 = "gradopt.concat"(%x, %y) {axis = 0 : i64} : (!n, !n) -> tensor<4x4xf32>
+  %2 = "gradopt.dot_general"(%0, %1) {lhs_contract = array<i64: 0>, rhs_contract = array<i64: 0>}
+      : (tensor<4x3xf32>, tensor<4x4xf32>) -> tensor<3x4xf32>
+  return %s, %t, %2 : tensor<2x2x4xf32>, tensor<3x2x4xf32>, tensor<3x4xf32>
 }
 
 // --- scattered sums ------------------------------------------------------------------------------
