@@ -167,14 +167,21 @@ class Executable:
 
     def taken(self, i: int, leaf: np.ndarray, keep: list[Any]) -> Any:
         """The buffer view of a NumPy argument: its own memory where IREE can read that, else a
-        copy. The same array at the same position again is not imported again (B12).
+        copy.
+        """
+        view = self.borrowed(i, leaf, keep)
+        return copy_to(self.module.device, leaf) if view is None else view
+
+    def borrowed(self, i: int, leaf: np.ndarray, keep: list[Any]) -> Any:
+        """The buffer view of a NumPy argument's own memory; None where IREE cannot read that. The
+        same array at the same position again is not imported again (B12).
         """
         found = self.imports[i]
         if found is not None and found.is_of(leaf):
             keep.append(leaf)
             return found.view
         if not can_borrow(leaf):
-            return copy_to(self.module.device, leaf)
+            return None
         buffer, view = imported(self.allocator, leaf)
         self.imports[i] = Import(leaf, view)
         keep.append(buffer)
@@ -222,6 +229,8 @@ class Executable:
     def check_donated(self, leaves: Sequence[Any]) -> None:
         """Raise where an array is donated and given again."""
         arrays = [id(leaf) for leaf in leaves if isinstance(leaf, Array)]
+        if len(set(arrays)) == len(arrays):
+            return
         for i in self.donated:
             if isinstance(leaves[i], Array) and arrays.count(id(leaves[i])) > 1:
                 raise DonationError(
@@ -354,11 +363,14 @@ class Call:
             return donation.view
         if isinstance(leaf, Array):
             return leaf.buffer_view()
-        must_copy = e.is_static and not can_borrow(leaf)
-        if i in e.result_of or must_copy or not e.home.is_host:
-            return self._staged(i, leaf)
-        self.is_lent = self.is_lent or can_borrow(leaf)
-        return e.taken(i, leaf, self.keep)
+        if i not in e.result_of and e.home.is_host:
+            view = e.borrowed(i, leaf, self.keep)
+            if view is not None:
+                self.is_lent = True
+                return view
+            if not e.is_static:
+                return copy_to(e.module.device, leaf)
+        return self._staged(i, leaf)
 
     def _staged(self, i: int, leaf: np.ndarray) -> Any:
         """A copy of a NumPy argument, in memory that the call after this one uses again."""
