@@ -449,7 +449,8 @@ def _stacked_operand(op: Any) -> Any:
     for stacked in (0, 1):
         (x, axis), (_, other_axis) = sides[stacked], sides[1 - stacked]
         mine, others = parts[stacked], parts[1 - stacked]
-        if any(part.shape[other_axis] != mine[0].shape[axis] for part in others):
+        extents = {part.shape[other_axis] for part in others}
+        if not x.spec.is_static or extents != {mine[0].shape[axis]}:
             continue
         if found := _stack_of([ir.Value(part) for part in mine], axis, op):
             stack, order = found
@@ -460,10 +461,15 @@ def _stacked_operand(op: Any) -> Any:
 
 def _concatenated(x: Any, axis: int) -> list[Any]:
     """What concatenations along an axis made `x` of; itself alone where it is none."""
-    inner = defined_by(x, ConcatOp)
-    if not inner or inner.axis != axis:
-        return [x]
-    return [*_concatenated(inner.lhs, axis), *_concatenated(inner.rhs, axis)]
+    found, todo = [], [x]
+    while todo:
+        part = todo.pop()
+        inner = defined_by(part, ConcatOp)
+        if inner and inner.axis == axis:
+            todo += [inner.rhs, inner.lhs]
+        else:
+            found.append(part)
+    return found
 
 
 def _stack_of(parts: list[ir.Value], axis: int, reader: Any) -> tuple[Any, list[int]] | None:

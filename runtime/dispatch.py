@@ -36,9 +36,7 @@ class Pending:
         self.fence = iree.HalFence.create_at(self._semaphore, 1)
         self.name = name
         self.keep: Any = None  # what must live as long as the call runs
-        self._has_succeeded = (
-            False  # whether somebody has waited: the call's other results need not
-        )
+        self._has_succeeded = False  # known from a wait, which need not be repeated
 
     def is_done(self) -> bool:
         """True once the call has ended, be it with a failure."""

@@ -173,6 +173,23 @@ func.func @stacked_otherwise(%a: !m, %b: !m, %x: !n, %y: !n)
   return %s, %t, %2 : tensor<2x2x4xf32>, tensor<3x2x4xf32>, tensor<3x4xf32>
 }
 
+// Of unknown extents.
+// CHECK-LABEL: func.func @stacked_unknown(
+// CHECK-COUNT-2: "gradopt.concat"
+// CHECK:         "gradopt.dot_general"
+func.func @stacked_unknown(%a: tensor<?x3xf32>, %b: tensor<?x3xf32>, %x: tensor<?x4xf32>, %y: tensor<?x4xf32>)
+    -> (tensor<2x?x4xf32>, tensor<3x4xf32>) {
+  %s = "gradopt.stack"(%x, %y) {axis = 0 : i64}
+      : (tensor<?x4xf32>, tensor<?x4xf32>) -> tensor<2x?x4xf32>
+  %0 = "gradopt.concat"(%a, %b) {axis = 0 : i64}
+      : (tensor<?x3xf32>, tensor<?x3xf32>) -> tensor<?x3xf32>
+  %1 = "gradopt.concat"(%x, %y) {axis = 0 : i64}
+      : (tensor<?x4xf32>, tensor<?x4xf32>) -> tensor<?x4xf32>
+  %2 = "gradopt.dot_general"(%0, %1) {lhs_contract = array<i64: 0>, rhs_contract = array<i64: 0>}
+      : (tensor<?x3xf32>, tensor<?x4xf32>) -> tensor<3x4xf32>
+  return %s, %2 : tensor<2x?x4xf32>, tensor<3x4xf32>
+}
+
 // --- scattered sums ------------------------------------------------------------------------------
 
 // CHECK-LABEL: func.func @add_scattered(
