@@ -43,6 +43,9 @@ MLIR_NAMES = {
 _FLOATS, _INTEGERS, _NARROW = map(frozenset, (FLOATS, INTEGERS, (float16, bfloat16)))
 _KNOWN = {dtype: dtype for dtype in DTYPES}
 BY_MLIR_NAME = {name: dtype for dtype, name in MLIR_NAMES.items()}
+_FLOATS_BY_CLASS: dict[type, np.dtype] = {
+    ir.F64Type: float64, ir.F32Type: float32, ir.F16Type: float16, ir.BF16Type: bfloat16,
+}  # fmt: skip
 
 
 def is_float(dtype: np.dtype) -> bool:
@@ -93,6 +96,8 @@ def as_dtype(dtype: Any) -> np.dtype:
 
 def dtype_from_mlir(element: ir.Type) -> np.dtype:
     """The element type that an MLIR element type stands for."""
+    if (found := _FLOATS_BY_CLASS.get(type(element))) is not None:
+        return found  # printing the type, as below, takes ten times as long
     try:
         return BY_MLIR_NAME[str(element)]
     except KeyError:
@@ -182,9 +187,10 @@ class TensorSpec:
             raise OpError(f"expected a ranked tensor type, got {kind}")
         if kind.encoding is not None:
             raise OpError(f"expected a tensor type without an encoding, got {kind}")
-        return TensorSpec(
-            [None if n == DYNAMIC else n for n in kind.shape], dtype_from_mlir(kind.element_type)
-        )
+        shape = tuple(kind.shape)
+        if DYNAMIC in shape:
+            shape = tuple(None if n == DYNAMIC else n for n in shape)
+        return TensorSpec.known(shape, dtype_from_mlir(kind.element_type))
 
     def __str__(self) -> str:
         extents = "".join("?x" if n is None else f"{n}x" for n in self.shape)

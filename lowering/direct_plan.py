@@ -4,11 +4,13 @@ and what is moved for that.
 """
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterator
 from typing import Any
 
 from ..dialect.contraction import DotGeneralOp, free_axes
+from ..dialect.mlir import ir
 from ..dialect.types import TensorSpec, float32, float64
 from .blocks import Nest, block_of, is_fast
 
@@ -18,6 +20,8 @@ PAGE, PANEL_WIDTH, SHARED = 1024, 256, 4
 """Columns of an operand that is copied into panels of so many, if so many products read it: 32x256
 times 256x1024, 32 times 0.101 ms each, in panels 0.074.
 """
+COUNTED = 64
+"""Most readers of an operand that are looked at."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,11 +101,18 @@ def _nest(first: Side, second: Side) -> tuple[Nest, tuple[int, ...]]:
 
 
 def _shared(op: DotGeneralOp, side: int) -> int:
-    """How many products read an operand of one as it does."""
+    """How many products read an operand of one as it does, itself among them. Of a recurrence's
+    operand, which every step reads, no more than `COUNTED` readers are looked at.
+    """
+    fields = ("rhs_batch", "rhs_contract") if side else ("lhs_batch", "lhs_contract")
 
-    def read(one: Any) -> Any:
-        return (one.rhs_batch, one.rhs_contract) if side else (one.lhs_batch, one.lhs_contract)
+    def reading(one: ir.Operation) -> list[ir.Attribute | None]:
+        found = one.attributes
+        return [found.get(field) for field in fields]
 
     operation: Any = op
-    users = [u.owner for u in operation.operation.operands[side].uses if u.operand_number == side]
-    return sum(isinstance(u, DotGeneralOp) and read(u) == read(op) for u in users)
+    own = reading(operation.operation)
+    uses = itertools.islice(operation.operation.operands[side].uses, COUNTED)
+    users = [u.owner for u in uses if u.operand_number == side]
+    alike = sum(isinstance(u, DotGeneralOp) and reading(u.operation) == own for u in users)
+    return max(alike, 1)
