@@ -10,7 +10,8 @@ only where that is shown to be safe on the commands that IREE makes (runtime/com
 caller then passes the same memory for both.
 
 A function with the attribute `gradopt.static_alloc` allocates nothing: all its results are written
-into further arguments, and its temporaries into the last, `!hal.buffer {iree.abi.transients}`.
+into further arguments, and its temporaries into the last, `!hal.buffer {iree.abi.transients}`. With
+the value "temporaries" it is only these.
 """
 
 from collections.abc import Callable
@@ -87,7 +88,8 @@ def separate_results(function: func.FuncOp) -> None:
 
 def take_storage(function: func.FuncOp) -> None:
     """Add the arguments for the memory that the caller gives: one a result that takes over a
-    donated input's storage, and, with static allocation, one a result and one for all temporaries.
+    donated input's storage, and, with static allocation, one a result, unless it is of temporaries
+    only, and one for all temporaries.
     """
     places, is_static = storage_of_results(function), STATIC in function.attributes
     if not (places or is_static) or any(TIED in about for about in function.arg_attrs):

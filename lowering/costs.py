@@ -7,6 +7,7 @@ import dataclasses
 import math
 from typing import Any
 
+from ..dialect.attention import Attention
 from ..dialect.base import Op
 from ..dialect.contraction import DotGeneralOp
 from ..dialect.control import OptimizationBarrierOp, StopGradientOp, TagOp
@@ -60,6 +61,18 @@ def nbytes(kind: ir.Type) -> int:
     """Bytes of a value of a type, unknown extents taken for 1; 0 of what is no tensor."""
     count = elements(kind)
     return count * TensorSpec.from_mlir(kind).dtype.itemsize if count else 0
+
+
+def made(op: Any) -> int:
+    """Bytes of what an op makes: its results, and of attention the weights, which no value of the
+    graph is as large as.
+    """
+    total = sum(nbytes(r.type) for r in op.operation.results)
+    if isinstance(op, Attention):
+        (batch, heads, queries, _), keys = op.query.shape, op.key.shape[2]
+        rows = (batch or 1) * (heads or 1) * (queries or 1)
+        total += rows * (keys or 1) * op.query.dtype.itemsize
+    return total
 
 
 def is_random(op: Any) -> bool:

@@ -8,7 +8,10 @@ It imports none of the lowerings: a call whose module is on disk needs the marks
 import collections
 from collections.abc import Iterable, Mapping
 
+from ..dialect.control import symbols
+from ..dialect.loops import ScanOp
 from ..dialect.mlir import func, ir
+from . import costs
 from .passes import failure
 
 DONATED = "gradopt.donated"
@@ -20,7 +23,16 @@ STORAGE = "gradopt.storage"
 call.
 """
 STATIC = "gradopt.static_alloc"
-"""On a function: it gets all its memory from its caller."""
+"""On a function: it gets all its memory from its caller, or with the value TEMPORARIES that of its
+temporaries.
+"""
+TEMPORARIES = "temporaries"
+LARGE = 8 << 20
+"""Bytes of values of a function, as it was traced, from which its temporaries, with those of its
+gradient, may be more than the 64 MiB that IREE 3.13 keeps from call to call. More than that it asks
+the system for in each call, and every page of it is a fault: 1.1 us each, a seventh to a half of
+the time of training steps.
+"""
 NULL, WRITE, ADD = "null", "write", "add"
 """What happens to the gradient by an input: it is not computed, given, or added to what is
 there.
@@ -34,7 +46,7 @@ def storage_of_results(function: func.FuncOp) -> list[tuple[int, int | None]]:
     added for them: each with the donated input whose storage it takes over, if any.
     """
     found: list[tuple[int, int | None]] = [(r, p) for p, r in donation_pairs(function)]
-    if STATIC in function.attributes:
+    if STATIC in function.attributes and isinstance(function.attributes[STATIC], ir.UnitAttr):
         donated = {result for result, _ in found}
         kinds = function.type.results
         found += [
@@ -102,14 +114,40 @@ def unmark(function: func.FuncOp) -> None:
         del function.attributes[STATIC]
 
 
+def is_large(function: func.FuncOp) -> bool:
+    """Whether the values of a function, and of those it is made of, take more than LARGE bytes."""
+    total = 0
+    for one in symbols(function.operation.parent).values():
+        for op in [] if one.is_external else one.entry_block.operations:
+            total += costs.made(op)
+            if total > LARGE:
+                return True
+    return False
+
+
 def mark_static(function: func.FuncOp) -> bool:
     """Ask for static allocation; False, and nothing done, where extents are known only at run
     time.
     """
+    return _mark(function, ir.UnitAttr.get())
+
+
+def mark_temporaries(function: func.FuncOp) -> str:
+    """Ask for static allocation of temporaries: TEMPORARIES; "", and nothing done, where extents
+    are known only at run time, or for loops, which would all be written out for it.
+    """
+    functions = symbols(function.operation.parent).values()
+    bodies = [one.entry_block for one in functions if not one.is_external]
+    if any(isinstance(op, ScanOp) for body in bodies for op in body.operations):
+        return ""
+    return TEMPORARIES if _mark(function, ir.StringAttr.get(TEMPORARIES)) else ""
+
+
+def _mark(function: func.FuncOp, how: ir.Attribute) -> bool:
     values = list(function.entry_block.arguments)
     for op in function.entry_block.operations:
         values += op.operation.results
     if not all(v.type.has_static_shape for v in values if isinstance(v.type, ir.ShapedType)):
         return False
-    function.attributes[STATIC] = ir.UnitAttr.get()
+    function.attributes[STATIC] = how
     return True

@@ -11,7 +11,15 @@ from ..dialect.graph import Graph
 from ..dialect.mlir import func
 from ..errors import DonationError
 from ..lowering.dispatch_form import in_form
-from ..lowering.marks import mark_donated, mark_static, storage_of_results, unmark
+from ..lowering.marks import (
+    TEMPORARIES,
+    is_large,
+    mark_donated,
+    mark_static,
+    mark_temporaries,
+    storage_of_results,
+    unmark,
+)
 from ..lowering.target import Target
 from . import log
 from .cache import COMPILED
@@ -64,7 +72,7 @@ def bind(
     log.about_to_bind(graph, target)
     with graph.lock, graph.context:  # a graph may be bound by several threads, with other options
         function = symbols(graph.module)[graph.name]
-        is_static = mark(function, donated, static_alloc)
+        is_static = mark(function, donated, static_alloc, target, remat)
         places = storage_of_results(function)
         try:
             if donate_strict:
@@ -74,13 +82,14 @@ def bind(
             signature = of_graph(graph, target, about, history.origin if history else "")
             if not target.ladder:
                 found = _in_process(
-                    graph, target, list(donated), is_static, remat, signature, history
+                    graph, target, list(donated), bool(is_static), remat, signature, history
                 )
                 return log.logged(found)
             module = module_for(graph, target, disk_cache, remat, signature, history)
         finally:
             unmark(function)
-    return log.logged(Executable(graph, module, list(donated), places, is_static))
+    arenas = module.home.arenas() if is_static == TEMPORARIES else None
+    return log.logged(Executable(graph, module, list(donated), places, bool(is_static), arenas))
 
 
 def signature_of(
@@ -96,7 +105,7 @@ def signature_of(
     with graph.lock, graph.context:
         function = symbols(graph.module)[graph.name]
         try:
-            is_static = mark(function, donated, static_alloc)
+            is_static = mark(function, donated, static_alloc, target, remat)
             about = {**options(graph, donated, is_static, remat), **(parts or {})}
             return of_graph(graph, in_form(graph.module, target), about)
         finally:
@@ -131,7 +140,7 @@ def _in_process(
 def options(
     graph: Graph | FunctionGraph,
     donated: Sequence[int] | Mapping[int, int],
-    is_static: bool,
+    is_static: bool | str,
     remat: str,
 ) -> dict[str, Any]:
     """The parts of a key that options of go.compile are."""
@@ -145,13 +154,22 @@ def options(
 
 
 def mark(
-    function: func.FuncOp, donated: Sequence[int] | Mapping[int, int], static_alloc: bool
-) -> bool:
+    function: func.FuncOp,
+    donated: Sequence[int] | Mapping[int, int],
+    static_alloc: bool,
+    target: Target,
+    remat: str,
+) -> bool | str:
     """Write the options into a graph's function; whether allocation is static, which it cannot be
-    with extents that only a call knows.
+    with extents that only a call knows. TEMPORARIES where it is so only for these: in large
+    functions on the host, where nobody asks for it; but not with options of recomputation, which
+    are for the arena then.
     """
     mark_donated(function, donated)
-    return static_alloc and mark_static(function)
+    if static_alloc:
+        return mark_static(function)
+    is_of_host = target.family == "cpu" and bool(target.ladder)
+    return is_of_host and not remat and is_large(function) and mark_temporaries(function)
 
 
 def check_donations(

@@ -17,6 +17,7 @@ from .array import Array, Donation, Lease
 from .buffers import Import, can_borrow, copy_to, imported
 from .destinations import Destinations
 from .device import Module, invocation_error, is_async, place
+from .homes import Arena, Arenas
 
 
 class Executable:
@@ -36,6 +37,7 @@ class Executable:
         donated: list[int],
         places: list[tuple[int, int | None]],
         is_static: bool,
+        arenas: Arenas | None = None,
     ) -> None:
         self._describe(graph, donated, is_static, place(module.driver))
         self.module = module
@@ -50,7 +52,7 @@ class Executable:
         self.result_of = {position: result for result, position in places if position is not None}
         self.returned = sorted(set(range(self.count)) - {result for result, _ in places})
         self.arena_size = int(about.get("iree.abi.transients.size.constant", 0))
-        self.arenas: list[Any] = []
+        self.arenas = Arenas() if arenas is None else arenas
         self.pools: dict[int, list[Any]] = {result: [] for result, _ in places}
         self.staging: dict[int, list[Any]] = {i: [] for i in range(len(self.inputs))}
         self.writes = bool(donated or places or is_static)
@@ -259,7 +261,7 @@ class Call:
         self.leaves = leaves
         self.out = out
         self.donations: dict[int, Donation] = {}
-        self.arena: Any = None
+        self.arena: Arena | None = None
         self.keep: list[Any] = []  # as long as the call runs
         self.after: list[dispatch.Pending] = []  # the calls that make the arguments
         self.direct: set[int] = set()  # results that are written to the caller's array at once
@@ -276,7 +278,7 @@ class Call:
             raise
         finally:
             if self.arena is not None:
-                self.executable.arenas.append(self.arena)
+                self.executable.arenas.give(self.arena)
         arrays = [
             self.executable.array(i, view, lease, pending) for i, (view, lease) in enumerate(found)
         ]
@@ -296,8 +298,8 @@ class Call:
         for view, _ in places:
             given.push_ref(view)
         if e.is_static:
-            self.arena = _pop(e.arenas) or e.home.allocate_arena(e.arena_size)
-            given.push_ref(self.arena)
+            self.arena = e.arenas.take(e.arena_size, e.home)
+            given.push_ref(self.arena.buffer)
         returned = iree.VmVariantList(e.count)
         pending = self._invoke(given, returned)
         found: list[Any] = [None] * e.count

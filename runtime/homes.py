@@ -7,8 +7,9 @@ All that depends on which of the two it is stands here.
 
 import math
 import threading
+import weakref
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import iree.runtime as iree
 import numpy as np
@@ -26,6 +27,44 @@ KEPT_BYTES = 1 << 26
 """Bytes of the smallest staging buffer, and of all that are kept for the next copies."""
 
 
+class Arena(NamedTuple):
+    """Memory for the temporaries of a call."""
+
+    size: int
+    buffer: Any
+
+
+class Arenas:
+    """Arenas that no call has: of one function, or of several that use them in turns. There are as
+    many as calls had one at the same time, and none that a larger one took the place of.
+    """
+
+    def __init__(self) -> None:
+        self._free: list[Arena] = []
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._free)
+
+    def take(self, size: int, home: "Home") -> Arena:
+        """The smallest of at least `size` bytes, or a new one, in place of the largest."""
+        with self._lock:
+            fits = [a for a in self._free if a.size >= size]
+            found = min(fits, default=None, key=_size)
+            gone = found or max(self._free, default=None, key=_size)
+            self._free = [a for a in self._free if a is not gone]
+        del gone
+        return found or Arena(size, home.allocate_arena(size))
+
+    def give(self, arena: Arena) -> None:
+        with self._lock:
+            self._free.append(arena)
+
+
+def _size(arena: Arena) -> int:
+    return arena.size
+
+
 class Home:
     """Memory that host and device share: views of it are filled and read in place."""
 
@@ -34,6 +73,15 @@ class Home:
     def __init__(self, device: Any) -> None:
         self.device = device
         self.allocator = device.allocator
+        self._arenas: weakref.ref[Arenas] | None = None
+
+    def arenas(self) -> Arenas:
+        """Those that functions share, as long as there is one that does."""
+        found = self._arenas() if self._arenas else None
+        if found is None:
+            found = Arenas()
+            self._arenas = weakref.ref(found)
+        return found
 
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
         """A buffer view on new memory."""

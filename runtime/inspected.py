@@ -187,9 +187,10 @@ class Inspected:
             return graph.input_names
         return argument_names(self.fn, graph.in_tree.num_children)
 
-    def _mark(self, graph: Graph, module: ir.Module) -> bool:
+    def _mark(self, graph: Graph, module: ir.Module) -> bool | str:
         """Write the options into a graph's module; whether allocation is static."""
-        return mark(symbols(module)[graph.name], self._donated(graph), self.options.static_alloc)
+        asked = self.options.static_alloc, self.target, self.remat
+        return mark(symbols(module)[graph.name], self._donated(graph), *asked)
 
     def _donated(self, graph: Graph) -> list[int]:
         """The positions of the inputs that the donated arguments consist of."""

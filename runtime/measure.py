@@ -106,11 +106,12 @@ def measure(
         module = ir.Module.parse(graph.module.operation.get_asm(enable_debug_info=True))
         function = symbols(module)[graph.name]
         unmark(function)  # another thread may be binding the graph
-        is_static = mark(function, options["donated"], options["static_alloc"])
+        asked = options["static_alloc"], target, options["remat"]
+        is_static = mark(function, options["donated"], *asked)
         places = storage_of_results(function)
         lowered, ops = pipeline.lower(module, target, options["remat"])
         text = lowered.operation.get_asm(enable_debug_info=True)
-    is_planned = is_static or bool(places)
+    is_planned = bool(is_static or places)
     image, commands = compile_sites(text, target, graph.name, ops, is_planned)
     with tempfile.TemporaryDirectory(prefix="gradopt-profile-") as name:
         folder = pathlib.Path(name)

@@ -3,6 +3,7 @@
 
 import contextlib
 import dataclasses
+import gc
 import importlib.metadata
 import json
 import pathlib
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import threading
 import warnings
+import weakref
 from typing import Any
 
 import gradopt as go
@@ -18,8 +20,9 @@ import numpy as np
 import pytest
 from gradopt.dialect.control import symbols
 from gradopt.errors import DonationError
+from gradopt.lowering import marks
 from gradopt.lowering.bufferize import storage_of_results
-from gradopt.runtime import array, compiler, device, modules, options
+from gradopt.runtime import array, compiler, device, dispatch, homes, modules, options
 from gradopt.tools.workloads import mlp, recsys, train_step
 
 from .helpers import CPU, run_reference
@@ -265,6 +268,120 @@ def test_threads_have_arenas_of_their_own() -> None:
         thread.join(timeout=60)
     assert not wrong
     assert 1 <= len(executable(f).arenas) <= 4
+
+
+def large(x: Any) -> Any:
+    return go.tanh(x @ x.T) @ x
+
+
+def larger(x: Any) -> Any:
+    y = go.tanh(x @ x.T)
+    return go.tanh(go.concat([y, y.T]) @ y) @ x
+
+
+@pytest.fixture
+def all_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All functions are taken for large, and run asynchronously."""
+    monkeypatch.setattr(marks, "LARGE", 0)
+    monkeypatch.setenv("GRADOPT_DISPATCH", "async")
+
+
+def test_large_functions_use_one_arena_in_turns(all_large: None) -> None:
+    """B10: without static_alloc one state a device serves all, as long as somebody uses it; results
+    have memory of their own.
+    """
+    f, g = go.compile(large), go.compile(larger)
+    x, y = f32(64, 64), f32(80, 64)
+    results = [(h(z), h, z) for z in (x, y) for h in (f, g, f)]
+    for found, h, z in results:
+        np.testing.assert_allclose(found, run_reference(h.fn, z)[0], rtol=1e-4, atol=1e-4)
+    used = [e for h in (f, g) for e in h._bound.values()]
+    assert {e.is_static for e in used} == {True}
+    assert {e.arenas for e in used} == {used[0].home.arenas()}
+    assert not any(e.places for e in used)
+    assert len(used[0].arenas) == 1
+    (arena,) = used[0].arenas._free
+    assert arena.size == max(e.arena_size for e in used) > 0
+    gone = weakref.ref(used[0].arenas)
+    del arena, used, f, g, h, results, found
+    dispatch.settle()
+    go.clear_cache()
+    gc.collect()
+    assert gone() is None
+
+
+def test_threads_use_shared_arenas(all_large: None) -> None:
+    """B11: as many arenas as calls at once, none in use by two."""
+    f, g = go.compile(large), go.compile(larger)
+    inputs = [f32(n, 64) for n in (48, 64, 80, 96)]
+    want = [(h, x, np.array(h(x))) for x in inputs for h in (f, g)]
+    wrong = []
+
+    def work(first: int) -> None:
+        for i in range(40):
+            h, x, y = want[(first + 3 * i) % len(want)]
+            if not np.array_equal(h(x), y):
+                wrong.append((first, i))
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=120)
+    assert not wrong
+    (arenas,) = {e.arenas for h in (f, g) for e in h._bound.values()}
+    assert 1 <= len(arenas) <= 4
+
+
+def test_arenas() -> None:
+    class Memory:
+        def allocate_arena(self, size: int) -> Any:
+            return object()
+
+    home: Any = Memory()
+    arenas = homes.Arenas()
+    small, middle = arenas.take(10, home), arenas.take(20, home)
+    arenas.give(small)
+    arenas.give(middle)
+    assert arenas.take(5, home) is small
+    assert arenas.take(5, home) is middle
+    arenas.give(small)
+    arenas.give(middle)
+    largest = arenas.take(30, home)
+    assert largest.size == 30
+    assert len(arenas) == 1  # in place of the middle one
+    assert arenas.take(10, home) is small
+
+
+def test_who_gets_an_arena_unasked(all_large: None) -> None:
+    x = f32(16, 16)
+
+    def looped(x: Any) -> Any:
+        return go.scan(lambda c, _: (go.tanh(c @ x), None), x, None, length=3)[0]
+
+    spare = go.compile(lambda x: go.grad(lambda y: large(y).sum())(x), memory_budget="1MiB")
+    open_ended = go.compile(large, dynamic={0: [0]})
+    for f, wanted in ((go.compile(large), True), (go.compile(looped), False), (spare, False)):
+        np.testing.assert_allclose(f(x), run_reference(f.fn, x)[0], rtol=1e-4, atol=1e-5)
+        assert executable(f).is_static is wanted
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # nobody asked for what cannot be
+        open_ended(x)
+    assert not executable(open_ended).is_static
+
+
+def test_large_by_what_is_made() -> None:
+    """Attention is large by its weights, which are no value of the graph."""
+
+    def is_large(fn: Any, *shape: int) -> bool:
+        graph = go.compile(fn).trace(*[go.TensorSpec(shape)] * 3)
+        with graph.context:
+            return marks.is_large(symbols(graph.module)[graph.name])
+
+    assert not is_large(lambda q, k, v: go.attention(q, k, v), 1, 4, 512, 8)
+    assert is_large(lambda q, k, v: go.attention(q, k, v), 1, 4, 1024, 8)
+    assert not is_large(lambda q, k, v: q + k + v, 1024, 1024)
+    assert is_large(lambda q, k, v: q * k + v, 1536, 1024)
 
 
 def test_one_array_donated_by_two_threads_is_taken_once() -> None:

@@ -164,3 +164,15 @@ func.func @static(%x: tensor<3xf32> {gradopt.donated}, %y: tensor<2xf32>)
 // CHECK-SAME:    {{%[a-z0-9]+}}: tensor<3xf32> {gradopt.storage = 0 : i64, iree.abi.output = 1 : index},
 // CHECK-SAME:    {{%[a-z0-9]+}}: tensor<2xf32> {iree.abi.output = 0 : index},
 // CHECK-SAME:    {{%[a-z0-9]+}}: !hal.buffer {iree.abi.transients})
+
+// -----
+
+// Only the temporaries.
+
+func.func @temporaries(%x: tensor<3xf32>, %y: tensor<2xf32>)
+    -> (tensor<2xf32>, tensor<3xf32>) attributes {gradopt.static_alloc = "temporaries"} {
+  return %y, %x : tensor<2xf32>, tensor<3xf32>
+}
+
+// CHECK-LABEL: func.func @temporaries(%{{[a-z0-9]+}}: tensor<3xf32>, %{{[a-z0-9]+}}: tensor<2xf32>,
+// CHECK-SAME:    {{%[a-z0-9]+}}: !hal.buffer {iree.abi.transients})
