@@ -298,7 +298,7 @@ class Call:
         for view, _ in places:
             given.push_ref(view)
         if e.is_static:
-            self.arena = e.arenas.take(e.arena_size, e.home)
+            self.arena = e.arenas.take(e.arena_size, e.home, e.name)
             given.push_ref(self.arena.buffer)
         returned = iree.VmVariantList(e.count)
         pending = self._invoke(given, returned)

@@ -15,6 +15,7 @@ import iree.runtime as iree
 import numpy as np
 
 from ..deploy import Waiting
+from ..errors import DeviceError
 from . import buffers
 from .buffers import BITS, DEVICE_MEMORY, ELEMENT_TYPES, HOST_MEMORY
 
@@ -46,15 +47,24 @@ class Arenas:
     def __len__(self) -> int:
         return len(self._free)
 
-    def take(self, size: int, home: "Home") -> Arena:
-        """The smallest of at least `size` bytes, or a new one, in place of the largest."""
+    def take(self, size: int, home: "Home", name: str) -> Arena:
+        """The smallest of at least `size` bytes, or a new one, in place of the largest, for the
+        function `name`; DeviceError where there is no memory for it.
+        """
         with self._lock:
             fits = [a for a in self._free if a.size >= size]
             found = min(fits, default=None, key=_size)
             gone = found or max(self._free, default=None, key=_size)
             self._free = [a for a in self._free if a is not gone]
         del gone
-        return found or Arena(size, home.allocate_arena(size))
+        try:
+            return found or Arena(size, home.allocate_arena(size))
+        except RuntimeError as error:
+            raise DeviceError(
+                f"'{name}' expected {size:,} bytes for its temporaries, which the device does not "
+                "have; give it less at once, or compute values anew (memory_budget=, "
+                f"go.checkpoint): {error}"
+            ) from None
 
     def give(self, arena: Arena) -> None:
         with self._lock:

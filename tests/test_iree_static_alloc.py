@@ -19,7 +19,7 @@ import gradopt as go
 import numpy as np
 import pytest
 from gradopt.dialect.control import symbols
-from gradopt.errors import DonationError
+from gradopt.errors import DeviceError, DonationError
 from gradopt.lowering import marks
 from gradopt.lowering.bufferize import storage_of_results
 from gradopt.runtime import array, compiler, device, dispatch, homes, modules, options
@@ -340,17 +340,26 @@ def test_arenas() -> None:
 
     home: Any = Memory()
     arenas = homes.Arenas()
-    small, middle = arenas.take(10, home), arenas.take(20, home)
+    small, middle = arenas.take(10, home, "f"), arenas.take(20, home, "f")
     arenas.give(small)
     arenas.give(middle)
-    assert arenas.take(5, home) is small
-    assert arenas.take(5, home) is middle
+    assert arenas.take(5, home, "f") is small
+    assert arenas.take(5, home, "f") is middle
     arenas.give(small)
     arenas.give(middle)
-    largest = arenas.take(30, home)
+    largest = arenas.take(30, home, "f")
     assert largest.size == 30
     assert len(arenas) == 1  # in place of the middle one
-    assert arenas.take(10, home) is small
+    assert arenas.take(10, home, "f") is small
+
+
+@pytest.mark.parametrize("static_alloc", [False, True])
+def test_more_temporaries_than_memory(static_alloc: bool) -> None:
+    f = go.compile(
+        lambda x: go.tanh(go.tanh(x[:, None] @ x[None, :]) @ x[:, None]), static_alloc=static_alloc
+    )
+    with pytest.raises(DeviceError, match=r"'lambda' expected 64,000,.* bytes.*memory_budget"):
+        f(np.ones(4_000_000, np.float32))
 
 
 def test_who_gets_an_arena_unasked(all_large: None) -> None:
