@@ -440,7 +440,7 @@ def to_numpy(x: Any) -> Any:
 
 
 def reads_a_global(x: Any) -> Any:
-    return x * float(OFFSET[1])
+    return x * float(OFFSET[0])
 
 
 @pytest.mark.parametrize("f", [branches, indexes, formats, to_numpy, reads_a_global],
